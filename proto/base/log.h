@@ -1,0 +1,48 @@
+// Logging: constant text plus key=value pairs, to stderr (and a file when asked). The only door to spdlog.
+//   log_info("train", "checkpoint committed", {{"step", step}, {"bytes", bytes}});
+// Level from SWAX_LOG: "debug" for everything or "train=debug,storage=trace". Repeated lines (same subsystem and text) are
+// limited to 10 a second and the rest is counted. error: the job is affected; warn: an operator may act; info: state changes.
+// Threads: all functions may be called from any thread after log_init; before it the defaults (info, stderr) hold.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+
+#include "proto/base/status.h"
+
+namespace swax {
+
+struct LogField {
+  LogField(std::string_view k, std::string_view v) : key(k), value(v) {}
+  LogField(std::string_view k, const char* v) : key(k), value(v) {}
+  LogField(std::string_view k, const std::string& v) : key(k), value(v) {}
+  LogField(std::string_view k, bool v) : key(k), value(v ? "true" : "false") {}
+  LogField(std::string_view k, int v) : LogField(k, static_cast<int64_t>(v)) {}
+  LogField(std::string_view k, unsigned v) : LogField(k, static_cast<uint64_t>(v)) {}
+  LogField(std::string_view k, long v) : LogField(k, static_cast<long long>(v)) {}
+  LogField(std::string_view k, unsigned long v) : LogField(k, static_cast<unsigned long long>(v)) {}
+  LogField(std::string_view k, long long v);
+  LogField(std::string_view k, unsigned long long v);
+  LogField(std::string_view k, double v);
+  std::string_view key;
+  std::string value;
+};
+using LogFields = std::initializer_list<LogField>;
+
+struct LogOptions {
+  std::string file;          // empty: stderr only
+  std::string process;       // shown on each line, e.g. "rank 3"; may be empty
+  bool to_stderr = true;
+};
+Status log_init(const LogOptions& options);
+
+void log_error(std::string_view subsystem, std::string_view text, LogFields fields = {});
+void log_warn(std::string_view subsystem, std::string_view text, LogFields fields = {});
+void log_info(std::string_view subsystem, std::string_view text, LogFields fields = {});
+void log_debug(std::string_view subsystem, std::string_view text, LogFields fields = {});
+void log_trace(std::string_view subsystem, std::string_view text, LogFields fields = {});
+void log_flush();
+
+}  // namespace swax
