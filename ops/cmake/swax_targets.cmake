@@ -44,3 +44,9 @@ function(swax_test name)
     set_property(GLOBAL APPEND PROPERTY SWAX_SANITIZE_TARGETS ${name})
   endif()
 endfunction()
+
+# Target `sanitize_tests` builds every test labelled `sanitize`; `ctest -L sanitize` runs them.
+function(swax_sanitize_tests_target)
+  get_property(targets GLOBAL PROPERTY SWAX_SANITIZE_TARGETS)
+  add_custom_target(sanitize_tests DEPENDS ${targets})
+endfunction()
