@@ -33,7 +33,7 @@ missing_packages() {
 }
 
 command -v dpkg-query >/dev/null 2>&1 ||
-  fail "dpkg-query not found: swax supports Debian 12; elsewhere install these by hand:" $packages
+  fail "dpkg-query not found: swax supports Debian 12; elsewhere install these by hand: $packages"
 missing=$(missing_packages)
 if [ -z "$missing" ]; then
   echo "ops/setup.sh: all packages are present" >&2
@@ -41,6 +41,7 @@ if [ -z "$missing" ]; then
 fi
 
 # Only an installation depends on the release: other systems may bring the packages themselves.
+# shellcheck disable=SC1091
 release=$(. /etc/os-release && echo "${ID:-unknown} ${VERSION_ID:-unknown}")
 [ "$release" = "debian 12" ] ||
   fail "this is $release; packages are installed on Debian 12 only. Missing here:$missing"
