@@ -1,0 +1,24 @@
+// c_MN = op(a) op(b) (+ c_MN when accumulate). op(a) is [M,Kd], op(b) is [Kd,N]; trans_a: a is stored [Kd,M]; trans_b: b is stored [N,Kd].
+// Inputs f32 (CPU) or bf16 (CUDA), c f32 or bf16; fp32 accumulation in an order that depends on the shape alone.
+// Rows may be strided (row_stride); c aliases neither input. A linear layer y = x W^T is trans_b with W [O,I];
+// dx = dy W has no transposes; dW = dy^T x is trans_a.
+// CPU bound (derived): |error| norm-wise <= 0.5 * 2^-24 * sqrt(Kd) * c with c = 1 (2 with accumulate).
+#pragma once
+
+#include "kernels/tensor.h"
+#include "proto/base/status.h"
+
+namespace swax {
+
+struct GemmArgs {
+  Tensor a;
+  Tensor b;
+  Tensor c;
+  bool trans_a = false;
+  bool trans_b = false;
+  bool accumulate = false;
+};
+Status validate(const GemmArgs& a);
+double cost(const GemmArgs& a);  // FLOPs: 2 M N Kd
+
+}  // namespace swax

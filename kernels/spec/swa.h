@@ -1,0 +1,59 @@
+// Causal sliding-window attention. Key j is visible to query t iff t - window < j <= t and j >= doc_start_T[t]; `window` counts keys,
+// the query's own included, and changes per step (run-time argument); window >= T is full causal attention.
+// o_t = sum_j p_tj v_j, p = softmax(scale q_t k_j) in f32 with online maximum; lse_TH saved (natural log).
+// Query head h reads key/value head h / (H / G). Source: arXiv 2307.08691 (backward with band limits), model-spec 4.
+// Backward, no atomics: delta_t = do_t . o_t; dS = P (dP - delta); dq, dk, dv written. A key head adds its query heads in rising order.
+// doc_start_T i32: index of the first token of t's document inside this sequence (0 when it began before); empty: no borders.
+// f32 on the CPU, q/k/v/o [T,H or G,E]. Bounds: K = min(window, T) + E, c = 4 forward, 8 backward.
+#pragma once
+
+#include "kernels/tensor.h"
+#include "proto/base/status.h"
+
+namespace swax {
+
+struct SwaArgs {
+  Tensor q_THE;
+  Tensor k_TGE;
+  Tensor v_TGE;
+  Tensor doc_start_T;  // i32 or empty
+  Tensor o_THE;
+  Tensor lse_TH;
+  int64_t window = 0;
+  float scale = 0.0F;
+};
+struct SwaBackwardArgs {
+  Tensor q_THE;
+  Tensor k_TGE;
+  Tensor v_TGE;
+  Tensor doc_start_T;
+  Tensor o_THE;
+  Tensor lse_TH;
+  Tensor do_THE;
+  Tensor dq_THE;
+  Tensor dk_TGE;
+  Tensor dv_TGE;
+  Tensor scratch;  // f32, swa_backward_scratch(T, H) elements: delta_TH
+  int64_t window = 0;
+  float scale = 0.0F;
+};
+// One query at `position` against a ring of the last keys: slot p % ring of k_RGE, v_RGE holds position p. Attends to
+// min(position + 1, window) keys, window <= ring. Keys are stored after RoPE.
+struct SwaDecodeArgs {
+  Tensor q_HE;
+  Tensor k_RGE;
+  Tensor v_RGE;
+  Tensor o_HE;
+  int64_t position = 0;
+  int64_t doc_start = 0;
+  int64_t window = 0;
+  float scale = 0.0F;
+};
+constexpr int64_t swa_backward_scratch(int64_t tokens, int64_t heads) { return tokens * heads; }
+Status validate(const SwaArgs& a);
+Status validate(const SwaBackwardArgs& a);
+Status validate(const SwaDecodeArgs& a);
+double cost(const SwaArgs& a);
+double cost(const SwaBackwardArgs& a);
+
+}  // namespace swax
