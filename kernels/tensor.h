@@ -39,7 +39,7 @@ struct Tensor {
   int64_t row_stride = 0;  // elements between neighbours of dimension 0; the product of dims[1..] when contiguous
 
   static Tensor of(void* data, DType dtype, std::initializer_list<int64_t> dims);
-  bool empty() const { return data == nullptr; }
+  bool empty() const { return rank == 0; }  // optional arguments are left empty
   int64_t elements() const {
     int64_t n = rank == 0 ? 0 : 1;
     for (int i = 0; i < rank; ++i) n *= dims[i];
