@@ -1,0 +1,15 @@
+// The same over Open MPI, for CPU ranks. MPI is initialised once per process (MPI_THREAD_FUNNELED) and used from that thread only.
+// After MPI_Init the world size must equal `expected_ranks` (kFailedPrecondition otherwise, naming both). Errors of MPI end the job
+// through MPI_Abort: Open MPI 4.1 cannot go on after a dead peer.
+#pragma once
+
+#include <memory>
+
+#include "worker/comm/collectives.h"
+
+namespace swax {
+
+Result<std::unique_ptr<Collectives>> init_mpi_collectives(int expected_ranks);
+void finalize_mpi();  // after a clean end; a failed run leaves by _exit or abort() instead
+
+}  // namespace swax

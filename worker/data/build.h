@@ -1,0 +1,33 @@
+// Builds a data set: documents -> bytes + EOD -> token shards + manifest. Deterministic: the same documents give the same digest for
+// every container (txt, JSONL, .gz, .zst) and machine. An existing data set of the same digest is left as it is; two builders at once
+// are safe (lock + rename). Formats and rules: storage/FORMAT.md, worker/data/README.md.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "proto/base/status.h"
+#include "proto/shard.pb.h"
+
+namespace swax {
+
+constexpr uint32_t kEodToken = 256;
+constexpr uint32_t kByteVocab = 257;
+
+struct BuildOptions {
+  std::string name;
+  std::vector<std::string> inputs;   // files (.txt, .jsonl, each also .gz or .zst), or "debian:kjv"
+  std::string documents = "auto";    // "auto": jsonl line / blank-line block / chapter for debian:kjv; "file": a file is one document; "line"
+  std::string jsonl_field = "text";
+  double validation_fraction = 0.05;
+  std::string license;
+  std::function<void(int64_t bytes_done)> progress;
+};
+// Builds into store_data_folder/<digest>/ and returns that folder's manifest (manifest.digest names the folder).
+Result<pb::DatasetManifest> build_dataset(const BuildOptions& options, const std::string& store_data_folder);
+
+// The options of a spec source's text = "debian:kjv" | "file:PATH".
+Result<BuildOptions> build_options_for_text(const std::string& name, const std::string& text);
+
+}  // namespace swax

@@ -1,0 +1,39 @@
+// Arena: one block of memory, handed out in LIFO order. The same code run on a measuring arena (no memory behind it) gives the plan:
+// planned bytes = used bytes by construction, and the trainer asserts it.
+// take() aligns to 256 bytes and aborts (SWAX_CHECK) when the block is too small: that is a planning bug, never a user's error.
+// A measuring arena hands out addresses in a range that is never mapped; they must not be dereferenced.
+// Threads: one.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <string_view>
+#include <vector>
+
+#include "kernels/tensor.h"
+
+namespace swax {
+
+class Arena {
+ public:
+  static Arena measuring();
+  Arena(void* base, int64_t capacity);
+  Tensor take(DType dtype, std::initializer_list<int64_t> dims);
+  int64_t mark() const { return used_; }
+  void release(int64_t mark);   // everything taken after mark() is gone; poisoned in debug builds (not measuring)
+  int64_t peak() const { return peak_; }
+  int64_t used() const { return used_; }
+  int64_t capacity() const { return capacity_; }
+  bool is_measuring() const { return measuring_; }
+  void reset_peak() { peak_ = used_; }
+
+ private:
+  Arena() = default;
+  unsigned char* base_ = nullptr;
+  int64_t capacity_ = 0;
+  int64_t used_ = 0;
+  int64_t peak_ = 0;
+  bool measuring_ = false;
+};
+
+}  // namespace swax
