@@ -48,9 +48,11 @@ done
 
 # The first Debian archive of this machine, from one-line or deb822 sources.
 host_mirror() {
-  cat /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources 2>/dev/null |
-    awk '$1 == "deb" { for (i = 2; i <= NF; i++) if ($i ~ /^[a-z+]+:\/\//) { print $i; exit } }
-         $1 == "URIs:" { print $2; exit }'
+  { cat /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources 2>/dev/null || true; } |
+    awk '$1 == "deb" && / bookworm / { for (i = 2; i <= NF; i++) if ($i ~ /^[a-z+]+:\/\//) print $i }
+         $1 == "URIs:" { uri = $2 }
+         $1 == "Suites:" && / bookworm( |$)/ { print uri }' |
+    sed -n 1p
 }
 [ -n "$mirror" ] || mirror=$(host_mirror)
 [ -n "$mirror" ] || fail "no mirror in this machine's apt sources: give --mirror URL"
