@@ -34,6 +34,14 @@ struct SumStep {
 };
 SumStep sum_next(const SlotPlan& p, int64_t slot);
 
+// Levels that are ever stored to: the partial sums an owner holds beside its accumulator.
+inline int sum_levels(const SlotPlan& p) {
+  const int64_t group = p.slots < p.lanes ? p.slots : p.lanes;
+  int levels = 0;
+  while ((int64_t{1} << levels) < group) ++levels;
+  return levels;
+}
+
 // The same order over doubles and integers that lie in memory ([B] in slot order).
 double sum_slots(const SlotPlan& p, const std::vector<double>& values);
 int64_t sum_slots(const SlotPlan& p, const std::vector<int64_t>& values);
