@@ -127,11 +127,11 @@ in_root() {
       echo "IPv6 is still on inside" >&2
       exit 1
     fi
-    home=/root
-    [ "$user" = root ] || home=/home/$user
+    home=/root path=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+    [ "$user" = root ] || home=/home/$user path=/usr/local/bin:/usr/bin:/bin
     status=0
-    env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME="$home" TERM=dumb \
-      chroot --userspec="$user:$user" --groups="" "$root" sh -c "cd $home/swax && $command" </dev/null || status=$?
+    env -i PATH="$path" HOME="$home" TERM=dumb \
+      "$(command -v chroot)" --userspec="$user:$user" --groups="" "$root" sh -c "cd $home/swax && $command" </dev/null || status=$?
     # This shell is process 1 of its own process namespace: whoever else lives was left behind.
     sleep 1
     for entry in "$root"/proc/[0-9]*; do
