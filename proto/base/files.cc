@@ -2,6 +2,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -147,8 +148,7 @@ std::string next_name(DIR* dir) {
 // directory is only entered with O_NOFOLLOW, whatever stood there a moment ago.
 Status remove_at(int at, const std::string& name, const std::string& path, int depth) {
   if (unlinkat(at, name.c_str(), 0) == 0 || errno == ENOENT) return ok();
-  // Linux answers EISDIR, POSIX EPERM, for a directory.
-  if (errno != EISDIR && errno != EPERM) return errno_status("unlink", path);
+  if (errno != EISDIR) return errno_status("unlink", path);  // what Linux answers for a directory
   if (depth >= kTreeDepthMax) return errno_status("remove", path, ELOOP);
   constexpr int kFlags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
   Fd fd(retry([&] { return openat(at, name.c_str(), kFlags); }));
@@ -173,22 +173,22 @@ Result<std::string> read_file(const std::string& path, int64_t bytes_max) {
   struct stat info {};
   if (fstat(fd.get(), &info) != 0) return errno_status("stat", path);
   if (S_ISDIR(info.st_mode)) return errno_status("read", path, EISDIR);
-  // The size is only a first guess: /proc files say 0 and a file may grow while it is read.
+  // The size is only a first guess: /proc files say 0 and a file may grow while it is read. The
+  // string is one byte longer than what is there, so that the last read finds the end.
   const size_t limit = static_cast<size_t>(bytes_max);
-  std::string bytes;
+  std::string bytes(static_cast<size_t>(std::clamp<int64_t>(info.st_size, 0, bytes_max)) + 1, '\0');
   size_t filled = 0;
-  size_t room = static_cast<size_t>(std::clamp<int64_t>(info.st_size, 0, bytes_max)) + 1;
   for (;;) {
-    bytes.resize(filled + room);
+    const size_t room = bytes.size() - filled;
     const ssize_t n = retry([&] { return read(fd.get(), bytes.data() + filled, room); });
     if (n < 0) return errno_status("read", path);
+    if (n == 0) break;
     filled += static_cast<size_t>(n);
     if (filled > limit) {
       return resource_exhausted("read " + printable(path, 512) + ": larger than " +
                                 to_text(bytes_max) + " bytes");
     }
-    if (n == 0) break;
-    room = std::min<size_t>(size_t{1} << 16, limit - filled + 1);
+    if (filled == bytes.size()) bytes.resize(filled + std::min(filled + 4096, limit - filled + 1));
   }
   bytes.resize(filled);
   return bytes;
@@ -219,6 +219,7 @@ Status append_line(int fd, std::string_view line) {
 Status make_dirs(const std::string& path) {
   const std::string dir = without_end_slashes(path);
   if (dir.empty()) return invalid_argument("make_dirs: empty path");
+  if (dir.size() >= PATH_MAX) return errno_status("mkdir", dir, ENAMETOOLONG);  // bounds the depth
   if (is_directory(dir)) return ok();
   const std::string parent = parent_path(dir);
   if (parent == dir || dir == ".." || dir == ".") return errno_status("mkdir", dir, ENOENT);

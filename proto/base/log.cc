@@ -1,7 +1,6 @@
 #include "proto/base/log.h"
 
-#include <spdlog/logger.h>
-#include <spdlog/pattern_formatter.h>
+#include <spdlog/details/log_msg.h>
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
 
@@ -123,6 +122,7 @@ class Log {
     if (!options.file.empty()) {
       try {
         sinks.push_back(std::make_shared<spdlog::sinks::basic_file_sink_st>(options.file));
+        sinks.back()->set_pattern("%v");
       } catch (const std::exception& e) {
         return failed_precondition("log file " + printable(options.file, 512) + ": " + e.what());
       }
@@ -143,18 +143,18 @@ class Log {
     for (const LogField& field : fields) append_field(line, field.key, field.value);
     if (missed > 0) append_field(line, "suppressed", to_text(missed));
     put(level, line);
-    if (level == Level::err) flush_sinks();
   }
 
   void flush() {
     const std::lock_guard lock(mutex_);
     report_windows();
-    flush_sinks();
   }
 
  private:
   static std::vector<spdlog::sink_ptr> stderr_sink() {
-    return {std::make_shared<spdlog::sinks::stderr_sink_st>()};
+    auto sink = std::make_shared<spdlog::sinks::stderr_sink_st>();
+    sink->set_pattern("%v");
+    return {std::move(sink)};
   }
 
   Level level_of(std::string_view subsystem) const {
@@ -213,20 +213,10 @@ class Log {
     const spdlog::details::log_msg message(spdlog::string_view_t(), level, line);
     for (const spdlog::sink_ptr& sink : sinks_) {
       try {
-        sink->set_formatter(std::make_unique<spdlog::pattern_formatter>("%v"));
         sink->log(message);
+        sink->flush();  // a process that is killed next must have said this line
       } catch (const std::exception&) {
         // Nowhere left to say it.
-      }
-    }
-  }
-
-  void flush_sinks() {
-    for (const spdlog::sink_ptr& sink : sinks_) {
-      try {
-        sink->flush();
-      } catch (const std::exception&) {
-        // As above.
       }
     }
   }

@@ -32,10 +32,12 @@ struct LogField {
 using LogFields = std::initializer_list<LogField>;
 
 struct LogOptions {
-  std::string file;          // empty: stderr only
-  std::string process;       // shown on each line, e.g. "rank 3"; may be empty
+  std::string file{};        // empty: stderr only; appended to
+  std::string process{};     // shown on each line as it stands, e.g. "rank=3"; may be empty
   bool to_stderr = true;
 };
+// May be called again. kInvalidArgument on a bad SWAX_LOG, kFailedPrecondition when the file cannot be opened; the
+// settings before the call then stay in force.
 Status log_init(const LogOptions& options);
 
 void log_error(std::string_view subsystem, std::string_view text, LogFields fields = {});
@@ -43,6 +45,6 @@ void log_warn(std::string_view subsystem, std::string_view text, LogFields field
 void log_info(std::string_view subsystem, std::string_view text, LogFields fields = {});
 void log_debug(std::string_view subsystem, std::string_view text, LogFields fields = {});
 void log_trace(std::string_view subsystem, std::string_view text, LogFields fields = {});
-void log_flush();
+void log_flush();  // writes the counts of suppressed lines; every other line is flushed when it is written
 
 }  // namespace swax
