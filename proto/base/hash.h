@@ -55,7 +55,7 @@ inline uint64_t mix_bits(uint64_t x) {  // finaliser of splitmix64 (Stafford var
 // k = 0 or 1 selects one of two independent mixers.
 inline uint64_t digest_mix(int k, uint64_t name_hash, uint64_t element, uint32_t bits) {
   const uint64_t salt = k == 0 ? 0x9e3779b97f4a7c15ULL : 0xd1b54a32d192ed03ULL;
-  return mix_bits(mix_bits(name_hash + salt * (element + 1)) ^ (static_cast<uint64_t>(bits) * 0xff51afd7ed558ccdULL + salt));
+  return mix_bits(mix_bits(name_hash + salt * (element + 1)) ^ (uint64_t{bits} * 0xff51afd7ed558ccdULL + salt));
 }
 
 }  // namespace swax

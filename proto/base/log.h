@@ -1,7 +1,7 @@
 // Logging: constant text plus key=value pairs, to stderr (and a file when asked). The only door to spdlog.
 //   log_info("train", "checkpoint committed", {{"step", step}, {"bytes", bytes}});
-// Level from SWAX_LOG: "debug" for everything or "train=debug,storage=trace". Repeated lines (same subsystem and text) are
-// limited to 10 a second and the rest is counted. error: the job is affected; warn: an operator may act; info: state changes.
+// Level from SWAX_LOG: "debug" for all or "train=debug,storage=trace". Repeats (same subsystem and text) are limited
+// to 10 a second, the rest is counted. error: the job is affected; warn: an operator may act; info: state changes.
 // Threads: all functions may be called from any thread after log_init; before it the defaults (info, stderr) hold.
 #pragma once
 
@@ -36,7 +36,7 @@ struct LogOptions {
   std::string process{};     // shown on each line as it stands, e.g. "rank=3"; may be empty
   bool to_stderr = true;
 };
-// May be called again. kInvalidArgument on a bad SWAX_LOG, kFailedPrecondition when the file cannot be opened; the
+// May be called again. kInvalidArgument: bad SWAX_LOG; kFailedPrecondition: the file cannot be opened. The
 // settings before the call then stay in force.
 Status log_init(const LogOptions& options);
 

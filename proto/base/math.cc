@@ -137,8 +137,8 @@ Double2 log_long(double x) {
   return fast_two_sum(b.hi, (b.lo + a.lo) + (low + 2.0 * cubic.lo));
 }
 
-// x - k * pi/2 to about 2^-120. Doubles up to 2^30 come no nearer than about 2^-62 to a multiple
-// of pi/2, so the relative error of the result stays below 2^-57.
+// x - k * pi/2 to about 2^-120. Doubles up to 2^30 come no nearer than 2^-60.5 to a multiple of
+// pi/2 (continued fractions; math_test.cc has them), so the relative error stays below 2^-59.
 Double2 reduce_half_pi(double x, double k) {
   const Double2 p1 = two_product(k, kHalfPi1);
   const Double2 p2 = two_product(k, kHalfPi2);

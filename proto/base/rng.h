@@ -28,8 +28,8 @@ PhiloxBlock random_block(uint64_t seed, Purpose purpose, uint64_t index, uint32_
 // Uniform double in (0, 1]: (word + 1) * 2^-32.
 double unit_open_closed(uint32_t word);
 
-// Standard normal number `element` of the stream `stream` (a hash of the tensor name) under `seed`: Box-Muller on the
-// project's own log and sincos, so the bits do not depend on the C library. One value depends on nothing but its arguments.
+// Standard normal number `element` of the stream `stream` (a hash of the tensor name) under `seed`: Box-Muller on our
+// own log and sincos, so the bits do not depend on the C library. A value depends on nothing but its arguments.
 float normal_at(uint64_t seed, uint64_t stream, uint64_t element);
 
 }  // namespace swax
