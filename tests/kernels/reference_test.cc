@@ -64,7 +64,9 @@ TEST(ReferenceGradients, WholeModelMatchesCentralDifferences) {
   expect_right(model_gradient_checks());
 }
 
-// A canary and the checks of each kind that must notice it.
+// A canary and the checks of each kind that must notice it. Central differences of the whole model
+// are left out for the normaliser: the head norm behind the cell makes its term as small as their
+// bound (model-spec 2.4), the stored case still sees it.
 struct Planted {
   Canary canary;
   const char* name;
@@ -73,9 +75,7 @@ struct Planted {
 
 TEST(ReferenceCanaries, EveryPlantedBugIsNoticed) {
   const std::vector<Planted> table{
-      {Canary::kNoNormaliser,
-       "no normaliser term",
-       {"mlstm", "cell, no border", "swax_docs", "model SM"}},
+      {Canary::kNoNormaliser, "no normaliser term", {"mlstm", "cell, no border", "swax_docs"}},
       {Canary::kNoCarry,
        "no <C, dC> carry",
        {"mlstm", "mlstm_docs", "chunks, no border", "cell, no border", "swax_docs"}},
