@@ -58,7 +58,8 @@ Status RecordLogWriter::append(std::string_view payload) {
 }
 
 Status RecordLogWriter::sync() {
-  if (::fdatasync(fd_.get()) != 0) return internal_error("sync " + path_ + ": " + std::strerror(errno));
+  if (::fdatasync(fd_.get()) != 0)
+    return internal_error("sync " + path_ + ": " + std::strerror(errno));
   return ok();
 }
 
@@ -80,11 +81,14 @@ Result<bool> RecordLogReader::next(std::string* payload) {
   std::memcpy(&length, frame, sizeof length);
   std::memcpy(&hash, frame + 4, sizeof hash);
   if (length > kRecordBytesMax)
-    return data_loss(path_ + " offset " + to_text(offset_) + ": record length " + to_text(static_cast<uint64_t>(length)) + " is beyond the limit");
+    return data_loss(path_ + " offset " + to_text(offset_) + ": record length " +
+                     to_text(static_cast<uint64_t>(length)) + " is beyond the limit");
   payload->resize(length);
-  SWAX_ASSIGN(const size_t body, read_at(fd_.get(), offset_ + static_cast<int64_t>(kFrameBytes), payload->data(), length, path_));
+  SWAX_ASSIGN(const size_t body, read_at(fd_.get(), offset_ + static_cast<int64_t>(kFrameBytes),
+                                         payload->data(), length, path_));
   if (body < length) return false;
-  if (xxh3_64(*payload) != hash) return data_loss(path_ + " offset " + to_text(offset_) + ": record checksum differs");
+  if (xxh3_64(*payload) != hash)
+    return data_loss(path_ + " offset " + to_text(offset_) + ": record checksum differs");
   offset_ += static_cast<int64_t>(kFrameBytes + length);
   return true;
 }
