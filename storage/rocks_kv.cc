@@ -9,9 +9,10 @@
 #include <rocksdb/table.h>
 #include <rocksdb/write_batch.h>
 
-#include <atomic>
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <mutex>
 #include <thread>
 
 #include "proto/base/files.h"
@@ -92,20 +93,28 @@ rocksdb::Options state_options(KvMode mode) {
   return options;
 }
 
+// Shared because a read goes on with the database it began with while a write replaces it.
+using Db = std::shared_ptr<rocksdb::DB>;
+
+Result<Db> open_db(const std::string& folder, KvMode mode) {
+  const rocksdb::Options options = state_options(mode);
+  rocksdb::DB* raw = nullptr;
+  const rocksdb::Status status = mode == KvMode::kReadOnly
+                                     ? rocksdb::DB::OpenForReadOnly(options, folder, &raw)
+                                     : rocksdb::DB::Open(options, folder, &raw);
+  Db db(raw);
+  if (!status.ok()) return from_rocks(status, "open " + folder);
+  return db;
+}
+
 class RocksKv final : public Kv {
  public:
-  RocksKv(std::string folder, std::unique_ptr<rocksdb::DB> db)
-      : folder_(std::move(folder)), db_(std::move(db)) {}
-  ~RocksKv() override {
-    const rocksdb::Status status = db_->Close();
-    if (!status.ok()) {
-      log_warn("storage", "close failed", {{"folder", folder_}, {"why", status.ToString()}});
-    }
-  }
+  RocksKv(std::string folder, Db db) : folder_(std::move(folder)), db_(std::move(db)) {}
 
   Result<std::string> get(std::string_view key) override {
     std::string value;
-    const rocksdb::Status status = db_->Get(rocksdb::ReadOptions(), slice(key), &value);
+    SWAX_ASSIGN(const Db db, current());
+    const rocksdb::Status status = db->Get(rocksdb::ReadOptions(), slice(key), &value);
     if (!status.ok()) return from_rocks(status, "get " + printable(key) + " from " + folder_);
     return value;
   }
@@ -122,21 +131,24 @@ class RocksKv final : public Kv {
           item.value ? writes.Put(item.key, *item.value) : writes.Delete(item.key);
       if (!status.ok()) return from_rocks(status, "write to " + folder_);
     }
-    // After a full disk RocksDB refuses writes until it has started a new WAL: a record behind a
-    // torn one would be lost at the next open.
-    if (stopped_.exchange(false)) {
-      const rocksdb::Status resumed = db_->Resume();
-      if (!resumed.ok()) return stop(resumed);
-    }
+    SWAX_TRY(reopen_after_error(writes.GetDataSize()));
+    SWAX_ASSIGN(const Db db, current());
     rocksdb::WriteOptions options;
     options.sync = sync;
-    const rocksdb::Status status = db_->Write(options, &writes);
-    return status.ok() ? ok() : stop(status);
+    const rocksdb::Status status = db->Write(options, &writes);
+    if (status.ok()) return ok();
+    const Status failed = from_rocks(status, "write to " + folder_);
+    if (failed.code() != Code::kFailedPrecondition) {
+      const std::scoped_lock lock(mutex_);
+      error_ = failed;
+    }
+    return failed;
   }
 
   Status scan(std::string_view prefix, std::string_view from,
               const std::function<bool(std::string_view, std::string_view)>& visit) override {
-    const std::unique_ptr<rocksdb::Iterator> it(db_->NewIterator(rocksdb::ReadOptions()));
+    SWAX_ASSIGN(const Db db, current());
+    const std::unique_ptr<rocksdb::Iterator> it(db->NewIterator(rocksdb::ReadOptions()));
     for (it->Seek(slice(std::max(prefix, from))); it->Valid(); it->Next()) {
       if (!view(it->key()).starts_with(prefix)) break;
       if (!visit(view(it->key()), view(it->value()))) return ok();
@@ -146,25 +158,39 @@ class RocksKv final : public Kv {
   }
 
  private:
-  Status stop(const rocksdb::Status& status) {
-    if (!status.IsNotSupported()) stopped_ = true;
-    return from_rocks(status, "write to " + folder_);
+  Result<Db> current() {
+    const std::scoped_lock lock(mutex_);
+    if (db_ == nullptr) return error_;
+    return db_;
   }
+  Status reopen_after_error(size_t bytes);
 
-  std::string folder_;
-  std::unique_ptr<rocksdb::DB> db_;
-  std::atomic<bool> stopped_{false};
+  const std::string folder_;
+  std::mutex mutex_;
+  Db db_;         // null only when not even reading was possible after a failed write
+  Status error_;  // of the last write, until a reopening has repaired it
 };
 
-Result<std::unique_ptr<Kv>> open_once(const std::string& folder, KvMode mode) {
-  const rocksdb::Options options = state_options(mode);
-  rocksdb::DB* raw = nullptr;
-  const rocksdb::Status status = mode == KvMode::kReadOnly
-                                     ? rocksdb::DB::OpenForReadOnly(options, folder, &raw)
-                                     : rocksdb::DB::Open(options, folder, &raw);
-  std::unique_ptr<rocksdb::DB> db(raw);
-  if (!status.ok()) return from_rocks(status, "open " + folder);
-  return std::unique_ptr<Kv>(std::make_unique<RocksKv>(folder, std::move(db)));
+// A record behind a torn one would be lost at the next recovery, so after a failed write (disk
+// full) the log is recovered before anything is appended: close, open, go on. Until there is room
+// for that, reads are served and writes repeat the error.
+Status RocksKv::reopen_after_error(size_t bytes) {
+  const std::scoped_lock lock(mutex_);
+  if (error_.ok()) return ok();
+  constexpr int64_t kRoomBytes = kMiB;  // new MANIFEST, log and the recovered state
+  SWAX_ASSIGN(const int64_t free, free_bytes(folder_));
+  if (free < kRoomBytes + 2 * static_cast<int64_t>(bytes)) return error_;
+  if (db_.use_count() > 1) return unavailable("write to " + folder_ + ": reads are going on");
+  db_.reset();
+  Result<Db> db = open_db(folder_, KvMode::kOpen);
+  if (db.ok()) {
+    db_ = std::move(*db);
+    error_ = ok();
+    return ok();
+  }
+  Result<Db> reading = open_db(folder_, KvMode::kReadOnly);
+  if (reading.ok()) db_ = std::move(*reading);
+  return db.status();
 }
 
 }  // namespace
@@ -190,10 +216,11 @@ Result<std::unique_ptr<Kv>> open_rocks_kv(const std::string& folder, KvMode mode
   // reports that like damage. Real damage is still there after the last try.
   constexpr int kReadOnlyTries = 5;
   for (int tries = 1;; ++tries) {
-    Result<std::unique_ptr<Kv>> kv = open_once(folder, mode);
-    const bool again = !kv.ok() && mode == KvMode::kReadOnly &&
-                       kv.status().code() == Code::kDataLoss && tries < kReadOnlyTries;
-    if (!again) return kv;
+    Result<Db> db = open_db(folder, mode);
+    if (db.ok()) return std::unique_ptr<Kv>(std::make_unique<RocksKv>(folder, std::move(*db)));
+    const bool again = mode == KvMode::kReadOnly && db.status().code() == Code::kDataLoss &&
+                       tries < kReadOnlyTries;
+    if (!again) return db.status();
     std::this_thread::sleep_for(std::chrono::milliseconds(10 * tries));
   }
 }
