@@ -1,5 +1,6 @@
-// N ranks as threads of one process, by shared memory and a barrier. For tests, and for several ranks on one device.
-// Can inject delay and failure. A rank that leaves (destroys its handle) while others wait makes their calls fail with kUnavailable.
+// N ranks as threads of one process, by shared memory and a barrier. For tests, and for several
+// ranks on one device. Can inject delay and failure. A rank that leaves (destroys its handle) while
+// others wait makes their calls fail with kUnavailable.
 #pragma once
 
 #include <functional>
@@ -11,10 +12,13 @@
 namespace swax {
 
 struct LocalFaults {
-  // Called before every collective with (rank, index of the call); may sleep; false makes the call fail for everybody.
+  // Called before every collective with (rank, index of the call); may sleep; false makes the call
+  // fail for everybody.
   std::function<bool(int rank, int64_t call)> before;
 };
-// One handle per rank; handle r is used by the thread of rank r. Handles share the group and may be destroyed in any order.
-std::vector<std::unique_ptr<Collectives>> make_local_collectives(int ranks, LocalFaults faults = {});
+// One handle per rank; handle r is used by the thread of rank r. Handles share the group and may be
+// destroyed in any order.
+std::vector<std::unique_ptr<Collectives>> make_local_collectives(int ranks,
+                                                                 LocalFaults faults = {});
 
 }  // namespace swax

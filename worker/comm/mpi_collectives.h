@@ -1,15 +1,20 @@
-// The same over Open MPI, for CPU ranks. MPI is initialised once per process (MPI_THREAD_FUNNELED) and used from that thread only.
-// After MPI_Init the world size must equal `expected_ranks` (kFailedPrecondition otherwise, naming both). Errors of MPI end the job
-// through MPI_Abort: Open MPI 4.1 cannot go on after a dead peer.
+// The same over Open MPI, for CPU ranks. MPI is initialised once per process (MPI_THREAD_FUNNELED)
+// and used from that thread only. After MPI_Init the world size must equal `expected_ranks`
+// (kFailedPrecondition otherwise, naming both). Errors of MPI end the job through MPI_Abort: Open
+// MPI 4.1 cannot go on after a dead peer.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 
 #include "worker/comm/collectives.h"
 
 namespace swax {
 
-Result<std::unique_ptr<Collectives>> init_mpi_collectives(int expected_ranks);
+// Pieces above `piece_limit` bytes (an MPI count is an int) travel as one element of a derived
+// type; tests lower it.
+Result<std::unique_ptr<Collectives>> init_mpi_collectives(int expected_ranks,
+                                                          int64_t piece_limit = INT32_MAX);
 void finalize_mpi();  // after a clean end; a failed run leaves by _exit or abort() instead
 
 }  // namespace swax

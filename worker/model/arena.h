@@ -1,14 +1,14 @@
-// Arena: one block of memory, handed out in LIFO order. The same code run on a measuring arena (no memory behind it) gives the plan:
-// planned bytes = used bytes by construction, and the trainer asserts it.
-// take() aligns to 256 bytes and aborts (SWAX_CHECK) when the block is too small: that is a planning bug, never a user's error.
-// A measuring arena hands out addresses in a range that is never mapped; they must not be dereferenced.
-// Threads: one.
+// Arena: one block of memory, handed out in LIFO order. The same code run on a measuring arena (no
+// memory behind it) gives the plan: planned bytes = used bytes by construction, and the trainer
+// asserts it. take() aligns to 256 bytes and aborts (SWAX_CHECK) when the block is too small: that
+// is a planning bug, never a user's error. `base` is aligned to 256 bytes and outlives the arena;
+// debug builds poison what is released, so it must be writable by the host. A measuring arena hands
+// out addresses in a range that is never mapped; they must not be dereferenced. Threads: one.
 #pragma once
 
 #include <cstdint>
 #include <initializer_list>
-#include <string_view>
-#include <vector>
+#include <span>
 
 #include "kernels/tensor.h"
 
@@ -19,8 +19,10 @@ class Arena {
   static Arena measuring();
   Arena(void* base, int64_t capacity);
   Tensor take(DType dtype, std::initializer_list<int64_t> dims);
+  Tensor take(DType dtype, std::span<const int64_t> dims);
   int64_t mark() const { return used_; }
-  void release(int64_t mark);   // everything taken after mark() is gone; poisoned in debug builds (not measuring)
+  void release(int64_t mark);  // everything taken after mark() is gone; poisoned in debug builds
+                               // (not measuring)
   int64_t peak() const { return peak_; }
   int64_t used() const { return used_; }
   int64_t capacity() const { return capacity_; }

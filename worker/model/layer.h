@@ -1,10 +1,13 @@
-// The trainer has no autograd: a layer is a class with an explicit forward and backward, one slot (sequence) in flight.
+// The trainer has no autograd: a layer is a class with an explicit forward and backward, one slot
+// (sequence) in flight.
 //
-// Memory. Activations live in a LIFO arena. Before a layer's forward the model takes y_TD; the layer then declares what its backward
-// needs (SavedSpec), StepCtx takes the kept ones first and everything else above them as scratch, released at the end of forward.
-// Recompute is a policy of StepCtx, not of layers: `none` keeps all; `light` does not keep what `reform` can make again from kept
-// tensors; `block` keeps only the layer's input and runs forward again before backward. All three give the same bits.
-// Weights come from a UnitStore (FSDP ring or resident copies) and gradients go to it: worker/model knows no ranks.
+// Memory. Activations live in a LIFO arena. Before a layer's forward the model takes y_TD; the
+// layer then declares what its backward needs (SavedSpec), StepCtx takes the kept ones first and
+// everything else above them as scratch, released at the end of forward. Recompute is a policy of
+// StepCtx, not of layers: `none` keeps all; `light` does not keep what `reform` can make again from
+// kept tensors; `block` keeps only the layer's input and runs forward again before backward. All
+// three give the same bits. Weights come from a UnitStore (FSDP ring or resident copies) and
+// gradients go to it: worker/model knows no ranks.
 #pragma once
 
 #include <array>
@@ -33,15 +36,17 @@ struct UnitTensors {
   std::vector<Tensor> tensors;
 };
 
-// Where weights come from and gradients go. Implemented by worker/train/fsdp; by ResidentStore for generation and tests.
+// Where weights come from and gradients go. Implemented by worker/train/fsdp; by ResidentStore for
+// generation and tests.
 class UnitStore {
  public:
   virtual ~UnitStore() = default;
-  // Weights of `unit`, valid until release(unit). `next` is the unit wanted after this one (-1: none), for prefetch. Order of calls is
-  // the same on all ranks.
+  // Weights of `unit`, valid until release(unit). `next` is the unit wanted after this one (-1:
+  // none), for prefetch. Order of calls is the same on all ranks.
   virtual Result<const UnitTensors*> acquire(int unit, int next) = 0;
   virtual Status release(int unit) = 0;
-  // fp32 views of the unit's slot gradient, every element of which backward must write; then gradient_ready hands it over.
+  // fp32 views of the unit's slot gradient, every element of which backward must write; then
+  // gradient_ready hands it over.
   virtual Result<const UnitTensors*> gradient(int unit) = 0;
   virtual Status gradient_ready(int unit) = 0;
 };
@@ -61,15 +66,16 @@ struct StepCtx {
   Stream& stream;
   Arena& arena;
   const ModelShape& shape;
-  int64_t tokens = 0;            // T
-  int64_t window = 0;            // of this step
+  int64_t tokens = 0;  // T
+  int64_t window = 0;  // of this step
   RecomputeMode recompute = RecomputeMode::kNone;
   SlotTensors slot;
   Tensor rope_cos_TP, rope_sin_TP;
   const StepScalars* scalars = nullptr;
   const UnitTensors* weights = nullptr;  // of the unit being run
   const UnitTensors* grads = nullptr;    // of the unit being run, backward only
-  // Saved tensors of the layer being run, by tag. save(): where forward writes it. saved(): what backward reads (re-formed when dropped).
+  // Saved tensors of the layer being run, by tag. save(): where forward writes it. saved(): what
+  // backward reads (re-formed when dropped).
   Tensor save(int tag);
   Result<Tensor> saved(int tag);
   // Bookkeeping of the running layer, filled by the model loop.
@@ -81,9 +87,12 @@ class Layer {
  public:
   virtual ~Layer() = default;
   virtual std::vector<SavedSpec> saved_specs(const ModelShape& shape, int64_t tokens) const = 0;
-  // x_TD stays untouched until this layer's backward is done; y_TD = x + mixer + MLP.
+  // Tags of the specs are 0, 1, 2, ... in order.
+  // x_TD stays untouched until this layer's backward is done; y_TD = x + mixer + MLP. y_TD empty:
+  // only the saved tensors are wanted (block recompute). The arena ends where it began.
   virtual Status forward(StepCtx& ctx, Tensor x_TD, Tensor y_TD) = 0;
-  // dx_TD may be the same tensor as dy_TD. Writes every gradient of ctx.grads.
+  // dx_TD may be the same tensor as dy_TD. Writes every gradient of ctx.grads. May overwrite saved
+  // tensors.
   virtual Status backward(StepCtx& ctx, Tensor x_TD, Tensor dy_TD, Tensor dx_TD) = 0;
   // Makes a dropped tensor again in `out` from kept ones: the same bits as in forward.
   virtual Status reform(StepCtx& ctx, Tensor x_TD, int tag, Tensor out) = 0;

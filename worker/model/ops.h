@@ -1,0 +1,40 @@
+// The few calls every layer repeats: linear layers with their gradients, and finding a unit's
+// tensors by name. Internal to worker/model. Legend: O out, I in.
+#pragma once
+
+#include <string_view>
+
+#include "worker/model/layer.h"
+
+namespace swax {
+
+// Position of the tensor `name` in UnitTensors of its unit; the name must be in the table.
+int unit_index(const ModelShape& shape, std::string_view name);
+// "layers.3." + name.
+int layer_index(const ModelShape& shape, int64_t layer, std::string_view name);
+
+inline Tensor weight(const StepCtx& ctx, int index) {
+  return ctx.weights->tensors[static_cast<size_t>(index)];
+}
+inline Tensor grad(const StepCtx& ctx, int index) {
+  return ctx.grads->tensors[static_cast<size_t>(index)];
+}
+inline Tensor as_rows(Tensor x) { return x.reshaped({x.dims[0], x.row_elements()}); }
+
+enum class Into { kWrite, kAdd };
+// y_TO (+)= x_TI w_OI^T. Tensors of more than two dimensions count as rows of dimension 0.
+Status linear(StepCtx& ctx, Tensor x_TI, Tensor w_OI, Tensor y_TO, Into into = Into::kWrite);
+// dx_TI (+)= dy_TO w_OI.
+Status linear_dx(StepCtx& ctx, Tensor dy_TO, Tensor w_OI, Tensor dx_TI, Into into = Into::kWrite);
+// dw_OI (+)= dy_TO^T x_TI.
+Status linear_dw(StepCtx& ctx, Tensor dy_TO, Tensor x_TI, Tensor dw_OI, Into into = Into::kWrite);
+
+Status norm_forward(StepCtx& ctx, Tensor x_TD, Tensor w_D, Tensor y_TD, Tensor rstd_T);
+// dx_TD += gradient through the norm: dx_TD holds the gradient of the residual path before.
+// Scratch comes from the arena.
+struct NormBackward {
+  Tensor x_TD, w_D, rstd_T, dy_TD, dx_TD, dw_D;
+};
+Status norm_backward(StepCtx& ctx, const NormBackward& n);
+
+}  // namespace swax

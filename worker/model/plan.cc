@@ -1,0 +1,194 @@
+#include "worker/model/plan.h"
+
+#include <algorithm>
+#include <memory>
+
+#include "kernels/measuring_backend.h"
+#include "worker/model/model.h"
+
+namespace swax {
+namespace {
+
+constexpr int64_t kF32Bytes = 4, kF64Bytes = 8, kI64Bytes = 8;
+
+// The model run on a backend and an arena that have no memory behind them.
+class DryRun {
+ public:
+  static Result<std::unique_ptr<DryRun>> make(const ModelShape& shape, int64_t tokens,
+                                              int64_t window) {
+    auto run = std::make_unique<DryRun>(shape);
+    SWAX_ASSIGN(run->model_, Model::create(shape));
+    SWAX_ASSIGN(run->stream_, run->backend_.make_stream());
+    run->tokens_ = tokens;
+    run->window_ = window;
+    return run;
+  }
+  explicit DryRun(const ModelShape& shape)
+      : shape_(shape),
+        weights_(memory_.take(DType::kF32, {shape.parameters()})),
+        gradients_(memory_.take(DType::kF32, {shape.parameters()})),
+        store_(shape, weights_, gradients_) {}
+
+  Status train(RecomputeMode mode) {
+    StepCtx ctx = context();
+    ctx.recompute = mode;
+    return model_->train_slot(ctx, store_, inputs_.loss_sum);
+  }
+  Status eval() {
+    StepCtx ctx = context();
+    return model_->eval_slot(ctx, store_, inputs_.loss_sum, {}, {});
+  }
+  Status decode() {
+    StepCtx ctx = context();
+    SWAX_ASSIGN(const auto state, model_->make_decode_state(backend_, window_));
+    return model_->decode(ctx, store_, *state, 0, memory_.take(DType::kF32, {shape_.vocab}));
+  }
+  int64_t arena_bytes() const { return arena_.peak(); }
+  double flops() const { return backend_.counts().flops; }
+
+ private:
+  StepCtx context() {
+    inputs_ = take_inputs(memory_, shape_, tokens_);
+    return {.backend = backend_,
+            .stream = *stream_,
+            .arena = arena_,
+            .shape = shape_,
+            .tokens = tokens_,
+            .window = window_,
+            .recompute = RecomputeMode::kNone,
+            .slot = inputs_.slot,
+            .rope_cos_TP = inputs_.rope_cos_TP,
+            .rope_sin_TP = inputs_.rope_sin_TP,
+            .scalars = &scalars_};
+  }
+
+  const ModelShape& shape_;
+  MeasuringBackend backend_;
+  std::unique_ptr<Stream> stream_;
+  Arena memory_ = Arena::measuring();  // weights, inputs: never read
+  Arena arena_ = Arena::measuring();
+  Tensor weights_, gradients_;
+  ResidentStore store_;
+  std::unique_ptr<Model> model_;
+  InputTensors inputs_;
+  StepScalars scalars_;
+  int64_t tokens_ = 0, window_ = 0;
+};
+
+int64_t input_bytes(const ModelShape& shape, int64_t tokens) {
+  Arena arena = Arena::measuring();
+  take_inputs(arena, shape, tokens);
+  return arena.used();
+}
+
+// Row sums of this rank, those of all ranks, the order of the table, and the tree over it.
+int64_t norm_bytes(const Layout& layout) {
+  const int64_t table_rows = static_cast<int64_t>(layout.row_order.size());
+  return layout.rows_per_rank_max * (layout.ranks + 1) * kF64Bytes +
+         table_rows * (kI64Bytes + kF64Bytes);
+}
+
+}  // namespace
+
+int64_t MemoryPlan::total() const {
+  return master_bytes + moment_bytes + accumulator_bytes + partial_bytes + gather_bytes +
+         exchange_bytes + norm_bytes + arena_bytes + input_bytes + staging_bytes;
+}
+
+RecomputeMode recompute_mode(const std::string& name) {
+  if (name == "light") return RecomputeMode::kLight;
+  if (name == "block") return RecomputeMode::kBlock;
+  return RecomputeMode::kNone;
+}
+
+PlanOptions plan_options(const pb::JobSpec& spec) {
+  const pb::Parallelism& p = spec.parallelism();
+  // `default` keeps gathered weights: on CPUs memory is cheaper than a second gather.
+  return {.recompute = recompute_mode(spec.activation_checkpoint().mode()),
+          .reshard = p.fsdp_reshard_after_forward() == "always",
+          .prefetch = static_cast<int>(p.prefetch())};
+}
+
+int partial_buffers(const SlotPlan& p) {
+  int buffers = 0;
+  // Groups repeat, and only the last one can be short, which needs no more than a full one.
+  for (int64_t slot = 0; slot < std::min<int64_t>(p.slots, p.lanes); ++slot) {
+    buffers = std::max(buffers, sum_next(p, slot).store + 1);
+  }
+  return buffers;
+}
+
+InputTensors take_inputs(Arena& arena, const ModelShape& shape, int64_t tokens) {
+  InputTensors in;
+  in.slot.tokens_T = arena.take(DType::kI32, {tokens});
+  in.slot.targets_T = arena.take(DType::kI32, {tokens});
+  if (shape.doc_reset) {
+    in.slot.doc_start_T = arena.take(DType::kI32, {tokens});
+    in.slot.reset_T = arena.take(DType::kU8, {tokens});
+  }
+  in.rope_cos_TP = arena.take(DType::kF32, {tokens, shape.head_dim / 2});
+  in.rope_sin_TP = arena.take(DType::kF32, {tokens, shape.head_dim / 2});
+  in.scalars = arena.take(DType::kU8, {static_cast<int64_t>(sizeof(StepScalars))});
+  in.loss_sum = arena.take(DType::kF64, {1});
+  return in;
+}
+
+Result<int64_t> train_arena_bytes(const ModelShape& shape, int64_t tokens, RecomputeMode mode) {
+  SWAX_ASSIGN(const auto run, DryRun::make(shape, tokens, 1));
+  SWAX_TRY(run->train(mode));
+  return run->arena_bytes();
+}
+
+Result<int64_t> eval_arena_bytes(const ModelShape& shape, int64_t tokens) {
+  SWAX_ASSIGN(const auto run, DryRun::make(shape, tokens, 1));
+  SWAX_TRY(run->eval());
+  return run->arena_bytes();
+}
+
+Result<int64_t> decode_arena_bytes(const ModelShape& shape) {
+  SWAX_ASSIGN(const auto run, DryRun::make(shape, 1, 1));
+  SWAX_TRY(run->decode());
+  return run->arena_bytes();
+}
+
+Result<MemoryPlan> plan_memory(const pb::JobSpec& spec, int ranks) {
+  if (ranks < 1) {
+    return invalid_argument("ranks=" + std::to_string(ranks) + ": must be at least 1");
+  }
+  SWAX_ASSIGN(const ModelShape shape, model_shape(spec.model()));
+  const PlanOptions options = plan_options(spec);
+  const Layout layout = make_layout(shape, ranks);
+  const int64_t tokens = spec.training().seq_len();
+  const int64_t window = std::max<int64_t>(spec.window().long_(), 1);
+  const int64_t shard = layout.shard_elements_total() * kF32Bytes;
+  const SlotPlan slots{.slots = spec.training().global_batch_size(),
+                       .ranks = ranks,
+                       .lanes = static_cast<int>(spec.training().reduction_lanes())};
+
+  SWAX_ASSIGN(const auto run, DryRun::make(shape, tokens, window));
+  SWAX_TRY(run->train(options.recompute));
+  MemoryPlan plan;
+  plan.ranks = ranks;
+  plan.step_flops = run->flops();
+  plan.arena_bytes = run->arena_bytes();
+  plan.master_bytes = shard;
+  plan.moment_bytes = 2 * shard;
+  plan.accumulator_bytes = shard;
+  plan.partial_bytes = partial_buffers(slots) * shard;
+  plan.staging_bytes = 3 * shard;
+  plan.exchange_bytes = 2 * layout.flat_elements_max() * kF32Bytes;
+  plan.norm_bytes = norm_bytes(layout);
+  plan.input_bytes = input_bytes(shape, tokens);
+  if (options.reshard) {
+    plan.ring_units = std::min(options.prefetch + 1, shape.units());
+    plan.gather_bytes = plan.ring_units * layout.flat_elements_max() * kF32Bytes;
+  } else {
+    plan.ring_units = shape.units();
+    for (const UnitLayout& unit : layout.units) {
+      plan.gather_bytes += unit.flat_elements * kF32Bytes;
+    }
+  }
+  return plan;
+}
+
+}  // namespace swax
