@@ -1,0 +1,182 @@
+#include "worker/train/fsdp.h"
+
+#include <algorithm>
+
+namespace swax {
+
+Result<std::unique_ptr<Fsdp>> Fsdp::create(RankContext& rank, const ModelShape& shape, const Layout& layout, const SlotPlan& plan,
+                                           const PlanOptions& options) {
+  Backend& backend = rank.backend;
+  SWAX_ASSIGN(SlotSum sum, SlotSum::create(backend, layout, plan));
+  std::unique_ptr<Fsdp> self(new Fsdp(rank, shape, layout, plan, std::move(sum)));
+  self->reshard_ = options.reshard;
+  self->prefetch_ = options.prefetch > 0;
+  int64_t flat_max = 0;
+  for (const UnitLayout& unit : layout.units) {
+    self->unit_begin_.push_back(self->total_);
+    self->total_ += unit.shard_elements;
+    flat_max = std::max(flat_max, unit.flat_elements);
+  }
+  SWAX_ASSIGN(self->master_, make_block(backend, DType::kF32, {self->total_}));
+  SWAX_ASSIGN(self->m_, make_block(backend, DType::kF32, {self->total_}));
+  SWAX_ASSIGN(self->v_, make_block(backend, DType::kF32, {self->total_}));
+  SWAX_ASSIGN(self->slot_gradient_, make_block(backend, DType::kF32, {flat_max}));
+  SWAX_ASSIGN(self->received_, make_block(backend, DType::kF32, {flat_max}));
+  // Padding is sent and added like everything else but enters no result; zeros keep it finite.
+  for (const Tensor& t : {self->master_.tensor, self->m_.tensor, self->v_.tensor, self->slot_gradient_.tensor, self->received_.tensor})
+    SWAX_TRY(backend.fill(rank.compute, {.x = t, .value = 0.0F}));
+
+  const int units = static_cast<int>(layout.units.size());
+  const int slots = options.reshard ? std::min(units, (self->prefetch_ ? 1 : 0) + 1) : units;
+  self->ring_.resize(slots);
+  for (int i = 0; i < slots; ++i) {
+    RingSlot& slot = self->ring_[i];
+    const int64_t elements = options.reshard ? flat_max : layout.units[i].flat_elements;
+    SWAX_ASSIGN(slot.block, make_block(backend, DType::kF32, {elements}));
+    SWAX_TRY(rank.shard.register_buffer(slot.block.tensor));
+    slot.views.resize(units);
+    for (int unit = 0; unit < units; ++unit)
+      if (options.reshard || unit == i) slot.views[unit] = self->views_of(unit, slot.block.tensor);
+  }
+  SWAX_TRY(rank.shard.register_buffer(self->slot_gradient_.tensor));
+  SWAX_TRY(rank.shard.register_buffer(self->received_.tensor));
+  for (int unit = 0; unit < units; ++unit) {
+    self->gradient_views_.push_back(self->views_of(unit, self->slot_gradient_.tensor));
+    auto& gaps = self->padding_.emplace_back();
+    int64_t end = 0;
+    for (const TensorPlace& place : layout.units[unit].places) {
+      if (place.begin > end) gaps.emplace_back(end, place.begin - end);
+      end = place.begin + place.elements;
+    }
+    if (layout.units[unit].flat_elements > end) gaps.emplace_back(end, layout.units[unit].flat_elements - end);
+  }
+  SWAX_TRY(backend.sync(rank.compute));
+  return self;
+}
+
+UnitTensors Fsdp::views_of(int unit, const Tensor& flat) const {
+  UnitTensors views;
+  for (const TensorPlace& place : layout_.units[unit].places) {
+    const TensorInfo& info = shape_.tensors[place.tensor];
+    const Tensor part = flat_part(flat, place.begin, place.elements);
+    views.tensors.push_back(info.shape.size() == 2 ? part.reshaped({info.shape[0], info.shape[1]}) : part);
+  }
+  return views;
+}
+
+int Fsdp::find(int unit) const {
+  if (!reshard_) return ring_[unit].unit == unit ? unit : -1;
+  for (size_t i = 0; i < ring_.size(); ++i)
+    if (ring_[i].unit == unit) return static_cast<int>(i);
+  return -1;
+}
+
+int Fsdp::free_slot(int unit) const {
+  if (!reshard_) return unit;
+  for (size_t i = 0; i < ring_.size(); ++i)
+    if (!ring_[i].in_use) return static_cast<int>(i);
+  return -1;
+}
+
+Status Fsdp::gather(int unit, int index) {
+  RingSlot& slot = ring_[index];
+  const UnitLayout& layout = layout_.units[unit];
+  rank_.backend.wait(rank_.comm, slot.released);
+  SWAX_ASSIGN(slot.ready, rank_.shard.all_gather(rank_.comm, flat_part(master_.tensor, unit_begin_[unit], layout.shard_elements),
+                                                 flat_part(slot.block.tensor, 0, layout.flat_elements)));
+  slot.unit = unit;
+  return ok();
+}
+
+Result<const UnitTensors*> Fsdp::acquire(int unit, int next) {
+  int index = find(unit);
+  if (index < 0) {
+    index = free_slot(unit);
+    SWAX_CHECK(index >= 0);
+    SWAX_TRY(gather(unit, index));
+  }
+  RingSlot& slot = ring_[index];
+  slot.in_use = true;
+  rank_.backend.wait(rank_.compute, slot.ready);
+  if (prefetch_ && next >= 0 && find(next) < 0) {
+    const int ahead = free_slot(next);
+    if (ahead >= 0) SWAX_TRY(gather(next, ahead));
+  }
+  return &slot.views[unit];
+}
+
+Status Fsdp::release(int unit) {
+  const int index = find(unit);
+  SWAX_CHECK(index >= 0);
+  ring_[index].in_use = false;
+  ring_[index].released = rank_.backend.record(rank_.compute);
+  return ok();
+}
+
+void Fsdp::weights_changed() {
+  for (RingSlot& slot : ring_) {
+    SWAX_CHECK(!slot.in_use);
+    slot.unit = -1;
+  }
+}
+
+Result<const UnitTensors*> Fsdp::gradient(int unit) {
+  rank_.backend.wait(rank_.compute, exchange_done_);
+  for (const auto& [begin, count] : padding_[unit])
+    SWAX_TRY(rank_.backend.fill(rank_.compute, {.x = flat_part(slot_gradient_.tensor, begin, count), .value = 0.0F}));
+  return &gradient_views_[unit];
+}
+
+Status Fsdp::gradient_ready(int unit) {
+  Backend& backend = rank_.backend;
+  const UnitLayout& layout = layout_.units[unit];
+  const Tensor sent = flat_part(slot_gradient_.tensor, 0, layout.flat_elements);
+  const Tensor received = flat_part(received_.tensor, 0, layout.flat_elements);
+  backend.wait(rank_.comm, backend.record(rank_.compute));
+  if (plan_.ranks == 1) {
+    SWAX_TRY(sum_.add(backend, rank_.comm, unit, slot_of(plan_, micro_step_, 0), sent));
+  } else {
+    SWAX_ASSIGN(const Event arrived, rank_.shard.all_to_all(rank_.comm, sent, received));
+    backend.wait(rank_.comm, arrived);
+    for (int peer = 0; peer < plan_.ranks; ++peer) {
+      const int64_t slot = slot_of(plan_, micro_step_, peer);
+      if (slot == kNoSlot) continue;  // an absent slot is skipped, never added as zero
+      SWAX_TRY(sum_.add(backend, rank_.comm, unit, slot, flat_part(received, peer * layout.shard_elements, layout.shard_elements)));
+    }
+  }
+  exchange_done_ = backend.record(rank_.comm);
+  return ok();
+}
+
+Status Fsdp::idle_train_slot() {
+  const int units = shape_.units();
+  for (int unit = 0; unit < units; ++unit) {
+    SWAX_TRY(acquire(unit, unit + 1 < units ? unit + 1 : unit - 1));
+    if (unit + 1 < units) SWAX_TRY(release(unit));
+  }
+  for (int unit = units - 1; unit >= 0; --unit) {
+    if (unit + 1 < units) SWAX_TRY(acquire(unit, unit - 1));
+    SWAX_TRY(release(unit));
+    SWAX_TRY(gradient_ready(unit));
+  }
+  return ok();
+}
+
+Status Fsdp::idle_eval_slot() {
+  const int units = shape_.units();
+  for (int unit = 0; unit < units; ++unit) {
+    SWAX_TRY(acquire(unit, unit + 1 < units ? unit + 1 : -1));
+    SWAX_TRY(release(unit));
+  }
+  return ok();
+}
+
+int64_t Fsdp::gather_bytes() const {
+  int64_t bytes = 0;
+  for (const RingSlot& slot : ring_) bytes += slot.block.buffer.bytes();
+  return bytes;
+}
+
+int64_t Fsdp::exchange_bytes() const { return slot_gradient_.buffer.bytes() + received_.buffer.bytes(); }
+
+}  // namespace swax

@@ -1,0 +1,83 @@
+// FSDP-style sharding of one rank: fp32 master weights and AdamW moments of its shard, gathered copies of whole units while they are
+// needed, slot gradients exchanged by all-to-all and added in slot order (slot_sum). The same code for every Collectives.
+// Gathered copies live in a ring of prefetch + 1 units (reshard) or all at once. Which unit is gathered when follows from the order of
+// acquire calls alone, so all ranks make the same collective calls.
+// Threads: one. Nothing is allocated after create().
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "jobs/layout.h"
+#include "jobs/slot_plan.h"
+#include "worker/model/layer.h"
+#include "worker/model/plan.h"
+#include "worker/train/rank_context.h"
+#include "worker/train/slot_sum.h"
+
+namespace swax {
+
+class Fsdp final : public UnitStore {
+ public:
+  static Result<std::unique_ptr<Fsdp>> create(RankContext& rank, const ModelShape& shape, const Layout& layout, const SlotPlan& plan,
+                                              const PlanOptions& options);
+
+  // UnitStore.
+  Result<const UnitTensors*> acquire(int unit, int next) override;
+  Status release(int unit) override;
+  Result<const UnitTensors*> gradient(int unit) override;
+  Status gradient_ready(int unit) override;
+
+  // Says which slots arrive in the exchanges that follow.
+  void begin_micro_step(int64_t micro_step) { micro_step_ = micro_step; }
+  // What a rank without a slot does so that the others' collectives complete; the order of Model::train_slot and eval_slot.
+  Status idle_train_slot();
+  Status idle_eval_slot();
+  // The master weights changed: gathered copies are stale.
+  void weights_changed();
+
+  // Flat over units: [S of unit 0, S of unit 1, ...].
+  Tensor master() const { return master_.tensor; }
+  Tensor adam_m() const { return m_.tensor; }
+  Tensor adam_v() const { return v_.tensor; }
+  Tensor gradient_sum() const { return sum_.accumulator(); }
+  int64_t unit_begin(int unit) const { return unit_begin_[unit]; }
+  int64_t shard_elements() const { return total_; }
+  int64_t gather_bytes() const;
+  int64_t exchange_bytes() const;
+  int64_t sum_bytes() const { return sum_.bytes(); }
+
+ private:
+  struct RingSlot {
+    Block block;
+    int unit = -1;
+    bool in_use = false;
+    Event ready;     // the gather is complete
+    Event released;  // the last reader is done
+    std::vector<UnitTensors> views;  // by unit; one entry at [unit] when every unit has its own slot
+  };
+  Fsdp(RankContext& rank, const ModelShape& shape, const Layout& layout, const SlotPlan& plan, SlotSum sum)
+      : rank_(rank), shape_(shape), layout_(layout), plan_(plan), sum_(std::move(sum)) {}
+  UnitTensors views_of(int unit, const Tensor& flat) const;
+  int find(int unit) const;
+  int free_slot(int unit) const;
+  Status gather(int unit, int slot);
+
+  RankContext& rank_;
+  const ModelShape& shape_;
+  const Layout& layout_;
+  SlotPlan plan_;
+  SlotSum sum_;
+  bool reshard_ = false;
+  bool prefetch_ = false;
+  int64_t micro_step_ = 0;
+  int64_t total_ = 0;
+  std::vector<int64_t> unit_begin_;
+  Block master_, m_, v_, slot_gradient_, received_;
+  std::vector<RingSlot> ring_;
+  std::vector<UnitTensors> gradient_views_;               // by unit, into slot_gradient_
+  std::vector<std::vector<std::pair<int64_t, int64_t>>> padding_;  // by unit: {begin, count} inside the flat buffer
+  Event exchange_done_;
+};
+
+}  // namespace swax

@@ -1,0 +1,236 @@
+// swax-train: one rank. `train` is started by mpirun under `swax run` or a node agent; `generate` is run by `swax generate`.
+// Exit codes: 0 done, 99 checkpointed and left on request, 93 non-finite loss, 78 config or data error, 75 storage or peers (retry), 1 internal.
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "proto/base/build_info.h"
+#include "proto/base/failpoint.h"
+#include "proto/base/files.h"
+#include "proto/base/log.h"
+#include "proto/base/text.h"
+#include "storage/rocks_kv.h"
+#include "worker/comm/mpi_collectives.h"
+#include "worker/train/arguments.h"
+#include "worker/train/generate.h"
+#include "worker/train/reporter.h"
+#include "worker/train/trainer.h"
+
+namespace swax {
+namespace {
+
+constexpr int kExitInternal = 1, kExitRetry = 75, kExitConfig = 78, kExitNumeric = 93, kExitStopped = 99;
+
+Trainer* running = nullptr;  // for the signal handler only
+
+void on_signal(int) {
+  if (running != nullptr) running->request_stop();
+}
+
+int exit_code(const Status& status) {
+  switch (status.code()) {
+    case Code::kOk:
+      return 0;
+    case Code::kInvalidArgument:
+    case Code::kFailedPrecondition:
+    case Code::kDataLoss:
+    case Code::kNotFound:
+      return kExitConfig;
+    case Code::kUnavailable:
+    case Code::kResourceExhausted:
+    case Code::kDeadlineExceeded:
+      return kExitRetry;
+    default:
+      return kExitInternal;
+  }
+}
+
+// The reason in a file of its own, so that whoever started the ranks can name it whatever happens to pipes.
+void leave_reason(const TrainArguments& args, int rank, const std::string& reason) {
+  const std::string folder = join_path(args.state, "attempts/a" + to_text(args.epoch));
+  if (!make_dirs(folder).ok()) return;
+  if (const Status s = write_atomic(join_path(folder, "failure-rank-" + to_text(rank)), reason + "\n"); !s.ok())
+    log_error("train", "reason not written", {{"reason", s.message()}});
+}
+
+Result<pb::JobSpec> read_spec(const std::string& path) {
+  SWAX_ASSIGN(const std::string bytes, read_file(path, 16 * kMiB));
+  pb::JobSpec spec;
+  if (!spec.ParseFromString(bytes)) return invalid_argument(path + ": not a job spec");
+  const std::vector<SpecProblem> problems = check_spec(spec);
+  for (const SpecProblem& problem : problems)
+    if (!problem.warning) return invalid_argument(path + ": " + problem.text());
+  return spec;
+}
+
+void report_done(RecordReporter& reporter, const RunOutcome& outcome) {
+  pb::RankReport report;
+  pb::DoneReport& done = *report.mutable_done();
+  const bool finite = outcome.kind != RunOutcome::Kind::kNonFinite;
+  done.set_outcome(outcome.kind == RunOutcome::Kind::kDone ? "done" : finite ? "stopped" : "failed");
+  done.set_step(static_cast<uint64_t>(outcome.step));
+  done.set_digest(outcome.digest);
+  done.set_loss_bits(std::bit_cast<uint64_t>(outcome.loss));
+  done.set_validation_bpb_bits(std::bit_cast<uint64_t>(outcome.validation_bpb));
+  done.set_tokens_per_s(outcome.tokens_per_s);
+  done.set_reason(outcome.reason);
+  reporter.write(report);
+}
+
+Result<RunOutcome> train_rank(const TrainArguments& args, Collectives& shard, Collectives& replica) {
+  SWAX_ASSIGN(const pb::JobSpec spec, read_spec(args.spec));
+  BackendOptions backend_options;
+  backend_options.compute_threads = static_cast<int>(spec.parallelism().compute_threads());
+  backend_options.plain_gemm = std::getenv("SWAX_PLAIN_GEMM") != nullptr;
+  SWAX_ASSIGN(const auto backend, open_backend(backend_options));
+  TrainerOptions options;
+  options.spec = spec;
+  options.data_folders = args.data;
+  options.ckpt_root = args.checkpoints.empty() ? join_path(args.state, "store/jobs/" + spec.job().name() + "/ckpt") : args.checkpoints;
+  options.epoch = args.epoch;
+  options.build_id = build_id();
+  options.fingerprint = backend->fingerprint();
+  if (const char* flip = std::getenv("SWAX_TEST_FLIP_GRADIENT")) SWAX_ASSIGN(options.flip, parse_gradient_flip(flip));
+  SWAX_TRY(agree_fingerprint(shard, options.fingerprint + " build=" + options.build_id));
+  SWAX_TRY(make_dirs(options.ckpt_root));
+
+  std::unique_ptr<RecordReporter> reporter;
+  if (shard.rank() == 0) {
+    SWAX_TRY(sweep_checkpoints(options.ckpt_root, args.epoch));
+    SWAX_TRY(make_dirs(join_path(args.state, "records")));
+    SWAX_ASSIGN(const ModelShape shape, model_shape(spec.model()));
+    std::vector<std::string> names;
+    for (int kind = 0; kind < kStateKinds; ++kind)
+      for (size_t t = 0; t < shape.tensors.size(); ++t) names.push_back(state_tensor_name(shape, kind, static_cast<int>(t)));
+    SWAX_ASSIGN(reporter, RecordReporter::create(join_path(args.state, "records/a" + to_text(args.epoch) + ".log"), args.epoch,
+                                                 shard.size(), std::move(names)));
+    options.sink = reporter.get();
+  }
+  SWAX_TRY(shard.barrier());  // nobody reads checkpoints before the sweep is done
+  const std::string fingerprint = options.fingerprint;
+  SWAX_ASSIGN(const auto trainer, Trainer::create(*backend, shard, replica, std::move(options)));
+  running = trainer.get();
+  SWAX_ASSIGN(const int64_t start, trainer->start());
+  if (reporter) {
+    pb::RankReport report;
+    pb::HelloReport& hello = *report.mutable_hello();
+    hello.set_world_size(static_cast<uint32_t>(shard.size()));
+    hello.set_epoch(args.epoch);
+    hello.set_build_id(build_id());
+    hello.set_fingerprint(fingerprint);
+    hello.set_start_step(static_cast<uint64_t>(start));
+    hello.set_arena_bytes(static_cast<uint64_t>(trainer->memory_plan().arena_bytes));
+    reporter->write(report);
+  }
+  log_info("train", "training begins", {{"step", start}, {"ranks", shard.size()}, {"epoch", args.epoch}});
+  auto outcome = trainer->run();
+  running = nullptr;
+  if (outcome.ok() && reporter) report_done(*reporter, *outcome);
+  return outcome;
+}
+
+int train(const TrainArguments& args) {
+  auto shard = init_mpi_collectives(args.ranks);
+  if (!shard.ok()) {
+    std::fprintf(stderr, "swax-train: %s\n", shard.status().message().c_str());
+    return kExitConfig;
+  }
+  const int rank = (*shard)->rank();
+  failpoints_init(rank);
+  LogOptions log;
+  log.process = "rank=" + to_text(rank);
+  const std::string log_folder = join_path(args.state, "logs/a" + to_text(args.epoch));
+  if (make_dirs(log_folder).ok()) {
+    log.file = join_path(log_folder, "rank-" + to_text(rank) + ".log");
+    log.to_stderr = false;
+  }
+  if (const Status s = log_init(log); !s.ok()) std::fprintf(stderr, "swax-train: %s\n", s.message().c_str());
+  auto replica = make_local_collectives(1);
+  auto outcome = train_rank(args, **shard, *replica[0]);
+  if (!outcome.ok()) {
+    log_error("train", "rank failed", {{"reason", outcome.status().to_string()}});
+    leave_reason(args, rank, outcome.status().message());
+    log_flush();
+    const int code = exit_code(outcome.status());
+    // The others may wait in a collective: MPI ends them. Never through destructors that might wait for a dead peer.
+    (*shard)->abort(outcome.status().message());
+    ::_exit(code);
+  }
+  if (outcome->kind == RunOutcome::Kind::kNonFinite) leave_reason(args, rank, outcome->reason);
+  log_info("train", "rank ends", {{"step", outcome->step}, {"digest", outcome->digest}});
+  log_flush();
+  finalize_mpi();
+  switch (outcome->kind) {
+    case RunOutcome::Kind::kDone:
+      return 0;
+    case RunOutcome::Kind::kStopped:
+      return kExitStopped;
+    case RunOutcome::Kind::kNonFinite:
+      return kExitNumeric;
+  }
+  return kExitInternal;
+}
+
+int generate_text(const GenerateArguments& args) {
+  auto run = [&]() -> Result<int64_t> {
+    GenerateOptions options;
+    SWAX_ASSIGN(options.spec, read_spec(args.spec));
+    options.ckpt_root = args.checkpoints;
+    options.step = args.step;
+    options.prompt = args.prompt;
+    options.tokens = args.tokens;
+    options.temperature = args.temperature;
+    options.top_k = args.top_k;
+    options.seed = args.seed;
+    SWAX_ASSIGN(const auto backend, open_backend({}));
+    return generate(*backend, options, [](std::string_view text) {
+      std::fwrite(text.data(), 1, text.size(), stdout);
+      std::fflush(stdout);
+    });
+  };
+  const auto result = run();
+  if (!result.ok()) {
+    std::fprintf(stderr, "swax generate: %s\n", result.status().message().c_str());
+    return result.status().code() == Code::kNotFound ? 3 : 2;
+  }
+  std::fputc('\n', stdout);
+  std::fprintf(stderr, "checkpoint of step %lld\n", static_cast<long long>(*result));
+  return 0;
+}
+
+// The launcher's death must take this rank along; a parent that died before the call counts as dead.
+bool die_with_parent(pid_t parent_at_start) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  return ::getppid() == parent_at_start;
+}
+
+}  // namespace
+}  // namespace swax
+
+int main(int argc, char** argv) {
+  const pid_t parent = ::getppid();
+  ::setenv("OPENBLAS_NUM_THREADS", "1", 1);
+  std::signal(SIGPIPE, SIG_IGN);
+  swax::configure_malloc_for_storage();
+  const auto arguments = swax::parse_train_arguments(argc, argv);
+  if (!arguments.ok()) {
+    std::fprintf(stderr, "swax-train: %s\n", arguments.status().message().c_str());
+    return 2;
+  }
+  if (arguments->version) {
+    std::printf("swax-train %s build %s %s\n", swax::build_version(), swax::build_id(), swax::build_type());
+    return 0;
+  }
+  if (arguments->generate.has_value()) {
+    swax::failpoints_init(-1);
+    return swax::generate_text(*arguments->generate);
+  }
+  if (!swax::die_with_parent(parent)) return swax::kExitInternal;
+  std::signal(SIGTERM, swax::on_signal);
+  std::signal(SIGUSR1, swax::on_signal);
+  return swax::train(*arguments->train);
+}

@@ -1,0 +1,33 @@
+// Adds the slot gradients of this rank's shard in the only order there is (jobs/slot_plan): a binary tree inside a group of slots, a
+// left fold over groups, fp32. One accumulator and at most log2 G partial sums, whatever the number of ranks and slots.
+// Threads: one, with the stream it is given.
+#pragma once
+
+#include <vector>
+
+#include "jobs/layout.h"
+#include "jobs/slot_plan.h"
+#include "worker/train/blocks.h"
+#include "worker/train/rank_context.h"
+
+namespace swax {
+
+class SlotSum {
+ public:
+  static Result<SlotSum> create(Backend& backend, const Layout& layout, const SlotPlan& plan);
+  // The piece of `slot` for this rank's shard of `unit` [S]; overwritten. Slots of a unit arrive in rising order within a step.
+  Status add(Backend& backend, Stream& stream, int unit, int64_t slot, Tensor piece);
+  // After the last slot of a step: the sum, flat over all units [S of unit 0, S of unit 1, ...].
+  Tensor accumulator() const { return accumulator_.tensor; }
+  Tensor unit_accumulator(int unit) const;
+  int64_t bytes() const;
+
+ private:
+  Tensor unit_part(const Tensor& flat, int unit) const;
+  SlotPlan plan_;
+  std::vector<int64_t> unit_begin_, unit_elements_;
+  Block accumulator_;
+  std::vector<Block> partials_;
+};
+
+}  // namespace swax

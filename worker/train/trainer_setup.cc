@@ -1,0 +1,128 @@
+// Trainer: what is allocated before the first step, and the checks that it is what was planned.
+#include <cstring>
+
+#include "jobs/schedule.h"
+#include "jobs/spec.h"
+#include "proto/base/text.h"
+#include "worker/train/trainer.h"
+
+namespace swax {
+
+Result<std::unique_ptr<Trainer>> Trainer::create(Backend& backend, Collectives& shard, Collectives& replica, TrainerOptions options) {
+  std::unique_ptr<Trainer> self(new Trainer(backend, std::move(options)));
+  SWAX_TRY(self->allocate(shard, replica));
+  return self;
+}
+
+Status Trainer::allocate(Collectives& shard, Collectives& replica) {
+  const pb::JobSpec& spec = options_.spec;
+  SWAX_ASSIGN(shape_, model_shape(spec.model()));
+  const int ranks = shard.size();
+  layout_ = make_layout(shape_, ranks);
+  slots_ = {.slots = spec.training().global_batch_size(), .ranks = ranks, .lanes = static_cast<int>(spec.training().reduction_lanes())};
+  total_steps_ = total_steps(spec);
+  SWAX_ASSIGN(plan_, plan_memory(spec, ranks));
+  SWAX_ASSIGN(compute_, backend_.make_stream());
+  SWAX_ASSIGN(comm_, backend_.make_stream());
+  SWAX_ASSIGN(arena_block_, make_block(backend_, DType::kU8, {plan_.arena_bytes}));
+  arena_ = std::make_unique<Arena>(arena_block_.tensor.data, plan_.arena_bytes);
+  rank_ = std::make_unique<RankContext>(
+      RankContext{.backend = backend_, .compute = *compute_, .comm = *comm_, .arena = *arena_, .shard = shard, .replica = replica});
+  SWAX_ASSIGN(model_, Model::create(shape_));
+  SWAX_ASSIGN(fsdp_, Fsdp::create(*rank_, shape_, layout_, slots_, plan_options(spec)));
+  SWAX_ASSIGN(optimizer_, Optimizer::create(*rank_, shape_, layout_, spec, *fsdp_));
+  table_ = std::make_unique<StateTable>(shape_, layout_, shard.rank());
+  if (!options_.ckpt_root.empty() && spec.checkpoint().enable()) {
+    CheckpointerOptions checkpoint;
+    checkpoint.ckpt_root = options_.ckpt_root;
+    checkpoint.job = spec.job().name();
+    checkpoint.epoch = options_.epoch;
+    checkpoint.numeric_id = numeric_id(spec).hex();
+    checkpoint.spec_hash = spec_hash(spec).hex();
+    checkpoint.fingerprint = options_.fingerprint;
+    checkpoint.build_id = options_.build_id;
+    checkpoint.keep = static_cast<int>(spec.checkpoint().keep_latest_k());
+    checkpoint.tokens_per_step = slots_.slots * spec.training().seq_len();
+    SWAX_ASSIGN(checkpointer_, Checkpointer::create(*rank_, *fsdp_, *table_, checkpoint, options_.sink));
+  }
+  BatchSourceOptions source;
+  source.spec = &options_.spec;
+  source.folders = options_.data_folders;
+  source.rank = shard.rank();
+  source.ranks = ranks;
+  SWAX_ASSIGN(source_, BatchSource::open(source));
+  SWAX_TRY(allocate_inputs());
+  return check_plan();
+}
+
+Status Trainer::allocate_inputs() {
+  const int64_t tokens = options_.spec.training().seq_len();
+  const int64_t half = shape_.head_dim / 2;
+  const int64_t micro = micro_steps(slots_);
+  const int64_t scalar_bytes = static_cast<int64_t>(sizeof(StepScalars));
+  const int64_t state_tensors = table_->tensors();
+  SWAX_ASSIGN(tokens_, make_block(backend_, DType::kI32, {tokens}));
+  SWAX_ASSIGN(targets_, make_block(backend_, DType::kI32, {tokens}));
+  SWAX_ASSIGN(doc_start_, make_block(backend_, DType::kI32, {tokens}));
+  SWAX_ASSIGN(reset_, make_block(backend_, DType::kU8, {tokens}));
+  SWAX_ASSIGN(rope_cos_, make_block(backend_, DType::kF32, {tokens, half}));
+  SWAX_ASSIGN(rope_sin_, make_block(backend_, DType::kF32, {tokens, half}));
+  SWAX_ASSIGN(scalars_, make_block(backend_, DType::kU8, {scalar_bytes}));
+  SWAX_ASSIGN(losses_, make_block(backend_, DType::kF64, {micro}));
+  SWAX_ASSIGN(digest_, make_block(backend_, DType::kI64, {2 * state_tensors}));
+  SWAX_ASSIGN(host_scalars_, make_block(backend_, DType::kU8, {scalar_bytes}, MemoryKind::kPinned));
+  SWAX_ASSIGN(host_losses_, make_block(backend_, DType::kF64, {micro}, MemoryKind::kPinned));
+  SWAX_ASSIGN(host_digest_, make_block(backend_, DType::kI64, {2 * state_tensors}, MemoryKind::kPinned));
+  std::vector<float> cos(static_cast<size_t>(tokens * half)), sin(cos.size());
+  const Tensor host_cos = Tensor::of(cos.data(), DType::kF32, {tokens, half});
+  const Tensor host_sin = Tensor::of(sin.data(), DType::kF32, {tokens, half});
+  fill_rope_tables(shape_, host_cos, host_sin);
+  SWAX_TRY(backend_.copy(*compute_, rope_cos_.tensor, host_cos));
+  SWAX_TRY(backend_.copy(*compute_, rope_sin_.tensor, host_sin));
+  SWAX_TRY(backend_.sync(*compute_));
+  const size_t ranks = static_cast<size_t>(slots_.ranks);
+  gathered_losses_.resize(ranks * micro);
+  slot_losses_.resize(slots_.slots);
+  my_counts_.resize(micro);
+  gathered_counts_.resize(ranks * micro);
+  digest_sums_.resize(state_tensors);
+  gathered_digests_.resize(ranks * state_tensors);
+  return ok();
+}
+
+// Planned = allocated, category by category: a difference is a bug of the plan.
+Status Trainer::check_plan() const {
+  struct Line {
+    const char* name;
+    int64_t planned, allocated;
+  };
+  const Line lines[] = {
+      {"master", plan_.master_bytes, fsdp_->master().bytes()},
+      {"moments", plan_.moment_bytes, fsdp_->adam_m().bytes() + fsdp_->adam_v().bytes()},
+      {"gradient sums", plan_.accumulator_bytes + plan_.partial_bytes, fsdp_->sum_bytes()},
+      {"gathered weights", plan_.gather_bytes, fsdp_->gather_bytes()},
+      {"exchange", plan_.exchange_bytes, fsdp_->exchange_bytes()},
+      {"norm", plan_.norm_bytes, optimizer_->bytes()},
+      {"staging", plan_.staging_bytes, checkpointer_ ? checkpointer_->staging_bytes() : plan_.staging_bytes},
+  };
+  for (const Line& line : lines)
+    if (line.planned != line.allocated)
+      return internal_error(std::string("memory plan: ") + line.name + " planned " + to_text(line.planned) + " bytes, allocated " +
+                            to_text(line.allocated));
+  return ok();
+}
+
+Result<GradientFlip> parse_gradient_flip(const std::string& text) {
+  GradientFlip flip;
+  const std::vector<std::string_view> parts = split(text, ':');
+  if (parts.size() != 4) return invalid_argument("gradient flip \"" + printable(text) + "\": must be step:tensor:element:bit");
+  flip.step = std::atoll(std::string(parts[0]).c_str());
+  flip.tensor = std::string(parts[1]);
+  flip.element = std::atoll(std::string(parts[2]).c_str());
+  flip.bit = static_cast<int>(std::atoll(std::string(parts[3]).c_str()));
+  if (flip.step < 1 || flip.element < 0 || flip.bit < 0 || flip.bit > 31)
+    return invalid_argument("gradient flip \"" + printable(text) + "\": step >= 1, element >= 0, bit 0..31");
+  return flip;
+}
+
+}  // namespace swax
