@@ -7,6 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "proto/base/text.h"
+
 namespace swax {
 namespace {
 
@@ -68,8 +70,8 @@ class Group {
     for (const Offer& other : offers_) {
       if (other == offer) continue;
       fail_locked(std::string("ranks disagree: ") + call_name(offer.call) + " of " +
-                  std::to_string(offer.bytes) + " bytes and " + call_name(other.call) + " of " +
-                  std::to_string(other.bytes) + " bytes");
+                  to_text(offer.bytes) + " bytes and " + call_name(other.call) + " of " +
+                  to_text(other.bytes) + " bytes");
       return unavailable(failure_);
     }
     waiting_ = 0;
@@ -113,9 +115,7 @@ class LocalCollectives final : public Collectives {
   // The group is shared because handles may be destroyed in any order.
   LocalCollectives(std::shared_ptr<Group> group, int rank)
       : group_(std::move(group)), rank_(rank) {}
-  ~LocalCollectives() override {
-    group_->fail("rank " + std::to_string(rank_) + " left the group");
-  }
+  ~LocalCollectives() override { group_->fail("rank " + to_text(rank_) + " left the group"); }
 
   int rank() const override { return rank_; }
   int size() const override { return group_->size(); }
@@ -123,7 +123,7 @@ class LocalCollectives final : public Collectives {
   Result<Event> all_gather(Stream&, Tensor shard, Tensor full) override {
     if (!shard.contiguous() || !full.contiguous() || shard.dtype != full.dtype ||
         full.elements() != shard.elements() * size()) {
-      return reject("all_gather: full must hold " + std::to_string(size()) +
+      return reject("all_gather: full must hold " + to_text(size()) +
                     " shards of the same dtype, contiguous");
     }
     SWAX_TRY(gather(Call::kAllGather, shard.data, static_cast<size_t>(shard.bytes()), full.data));
@@ -133,7 +133,7 @@ class LocalCollectives final : public Collectives {
   Result<Event> all_to_all(Stream&, Tensor send, Tensor recv) override {
     if (!send.contiguous() || !recv.contiguous() || send.dtype != recv.dtype ||
         send.elements() != recv.elements() || send.elements() % size() != 0) {
-      return reject("all_to_all: send and recv must hold " + std::to_string(size()) +
+      return reject("all_to_all: send and recv must hold " + to_text(size()) +
                     " equal pieces of the same dtype, contiguous");
     }
     const size_t bytes = static_cast<size_t>(send.bytes());
@@ -149,7 +149,7 @@ class LocalCollectives final : public Collectives {
 
   Status all_gather_host(std::span<const std::byte> mine, std::span<std::byte> all) override {
     if (all.size() != mine.size() * static_cast<size_t>(size())) {
-      return reject("all_gather_host: all must hold " + std::to_string(size()) + " parts");
+      return reject("all_gather_host: all must hold " + to_text(size()) + " parts");
     }
     return gather(Call::kAllGatherHost, mine.data(), mine.size(), all.data());
   }
@@ -174,21 +174,20 @@ class LocalCollectives final : public Collectives {
   }
 
   void abort(std::string_view reason) override {
-    group_->fail("rank " + std::to_string(rank_) + " aborted: " + std::string(reason));
+    group_->fail("rank " + to_text(rank_) + " aborted: " + std::string(reason));
   }
 
  private:
   // A wrong argument ends the group too: the others wait for a call that never comes.
   Status reject(std::string message) {
-    group_->fail("rank " + std::to_string(rank_) + ": " + message);
+    group_->fail("rank " + to_text(rank_) + ": " + message);
     return invalid_argument(std::move(message));
   }
 
   Status meet(const Offer& offer) {
     const int64_t call = call_++;
     if (!group_->allowed(rank_, call)) {
-      group_->fail("fault injected in rank " + std::to_string(rank_) + " at call " +
-                   std::to_string(call));
+      group_->fail("fault injected in rank " + to_text(rank_) + " at call " + to_text(call));
     }
     return group_->meet(rank_, offer);
   }

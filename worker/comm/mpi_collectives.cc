@@ -5,6 +5,7 @@
 #include <string>
 #include <thread>
 
+#include "proto/base/text.h"
 #include "worker/comm/mpi_piece.h"
 
 namespace swax {
@@ -23,7 +24,7 @@ class MpiCollectives final : public Collectives {
   Result<Event> all_gather(Stream&, Tensor shard, Tensor full) override {
     if (!shard.contiguous() || !full.contiguous() || shard.dtype != full.dtype ||
         full.elements() != shard.elements() * size_) {
-      return invalid_argument("all_gather: full must hold " + std::to_string(size_) +
+      return invalid_argument("all_gather: full must hold " + to_text(size_) +
                               " shards of the same dtype, contiguous");
     }
     gather(shard.data, shard.bytes(), full.data);
@@ -33,7 +34,7 @@ class MpiCollectives final : public Collectives {
   Result<Event> all_to_all(Stream&, Tensor send, Tensor recv) override {
     if (!send.contiguous() || !recv.contiguous() || send.dtype != recv.dtype ||
         send.elements() != recv.elements() || send.elements() % size_ != 0) {
-      return invalid_argument("all_to_all: send and recv must hold " + std::to_string(size_) +
+      return invalid_argument("all_to_all: send and recv must hold " + to_text(size_) +
                               " equal pieces of the same dtype, contiguous");
     }
     const MpiPiece piece(send.bytes() / size_, piece_limit_);
@@ -44,7 +45,7 @@ class MpiCollectives final : public Collectives {
 
   Status all_gather_host(std::span<const std::byte> mine, std::span<std::byte> all) override {
     if (all.size() != mine.size() * static_cast<size_t>(size_)) {
-      return invalid_argument("all_gather_host: all must hold " + std::to_string(size_) + " parts");
+      return invalid_argument("all_gather_host: all must hold " + to_text(size_) + " parts");
     }
     gather(mine.data(), static_cast<int64_t>(mine.size()), all.data());
     return ok();
@@ -52,8 +53,8 @@ class MpiCollectives final : public Collectives {
 
   Status max_host(std::span<int64_t> values) override {
     if (values.size() > kMaxValues) {
-      return invalid_argument("max_host: " + std::to_string(values.size()) +
-                              " values: must be at most " + std::to_string(kMaxValues));
+      return invalid_argument("max_host: " + to_text(values.size()) + " values: must be at most " +
+                              to_text(kMaxValues));
     }
     MPI_Allreduce(MPI_IN_PLACE, values.data(), static_cast<int>(values.size()), MPI_INT64_T,
                   MPI_MAX, MPI_COMM_WORLD);
@@ -99,15 +100,15 @@ Result<std::unique_ptr<Collectives>> init_mpi_collectives(int expected_ranks, in
     return internal_error("MPI_Init_thread failed");
   }
   if (provided < MPI_THREAD_FUNNELED) {
-    return failed_precondition("this MPI gives thread level " + std::to_string(provided) +
+    return failed_precondition("this MPI gives thread level " + to_text(provided) +
                                ": needs MPI_THREAD_FUNNELED");
   }
   int rank = 0, size = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
   if (size != expected_ranks) {
-    return failed_precondition("MPI world has " + std::to_string(size) + " ranks: expected " +
-                               std::to_string(expected_ranks));
+    return failed_precondition("MPI world has " + to_text(size) + " ranks: expected " +
+                               to_text(expected_ranks));
   }
   return std::unique_ptr<Collectives>(std::make_unique<MpiCollectives>(rank, size, piece_limit));
 }

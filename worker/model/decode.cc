@@ -6,6 +6,8 @@
 
 #include "worker/model/stack.h"
 
+#include "proto/base/text.h"
+
 namespace swax {
 namespace {
 
@@ -67,7 +69,7 @@ Status clear(Backend& backend, const ModelShape& m, State& s) {
 Result<std::unique_ptr<Model::DecodeState>> Stack::make_decode_state(Backend& backend,
                                                                      int64_t window) {
   if (window < 1) {
-    return invalid_argument("window=" + std::to_string(window) + ": must be at least 1");
+    return invalid_argument("window=" + to_text(window) + ": must be at least 1");
   }
   auto s = std::make_unique<State>();
   Arena measure = Arena::measuring(), measure_staging = Arena::measuring();
@@ -86,11 +88,11 @@ Result<std::unique_ptr<Model::DecodeState>> Stack::make_decode_state(Backend& ba
 Status Stack::decode(StepCtx& ctx, UnitStore& store, DecodeState& state, int32_t token,
                      Tensor logits_V) {
   if (token < 0 || token >= shape_.vocab) {
-    return invalid_argument("token=" + std::to_string(token) + ": must be 0.." +
-                            std::to_string(shape_.vocab - 1));
+    return invalid_argument("token=" + to_text(token) + ": must be 0.." +
+                            to_text(shape_.vocab - 1));
   }
   if (ctx.tokens != 1) {
-    return invalid_argument("tokens=" + std::to_string(ctx.tokens) + ": decoding takes 1");
+    return invalid_argument("tokens=" + to_text(ctx.tokens) + ": decoding takes 1");
   }
   auto& s = static_cast<State&>(state);  // the only implementation
   if (!ctx.arena.is_measuring()) {

@@ -69,8 +69,9 @@ struct StepCtx {
   int64_t tokens = 0;  // T
   int64_t window = 0;  // of this step
   RecomputeMode recompute = RecomputeMode::kNone;
-  SlotTensors slot;
-  Tensor rope_cos_TP, rope_sin_TP;
+  SlotTensors slot{};
+  Tensor rope_cos_TP{};
+  Tensor rope_sin_TP{};
   const StepScalars* scalars = nullptr;
   const UnitTensors* weights = nullptr;  // of the unit being run
   const UnitTensors* grads = nullptr;    // of the unit being run, backward only

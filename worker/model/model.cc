@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "proto/base/text.h"
 #include "worker/model/stack.h"
 
 namespace swax {
@@ -23,8 +24,8 @@ std::vector<UnitTensors> unit_views(const ModelShape& shape, Tensor flat) {
 }
 
 Status bad_unit(int unit, size_t units) {
-  return invalid_argument("unit=" + std::to_string(unit) + ": must be 0.." +
-                          std::to_string(static_cast<int64_t>(units) - 1));
+  return invalid_argument("unit=" + to_text(unit) + ": must be 0.." +
+                          to_text(static_cast<int64_t>(units) - 1));
 }
 
 Result<const UnitTensors*> at(const std::vector<UnitTensors>& units, int unit) {
@@ -36,8 +37,8 @@ Result<const UnitTensors*> at(const std::vector<UnitTensors>& units, int unit) {
 
 Result<std::unique_ptr<Model>> Model::create(const ModelShape& shape) {
   if (shape.layers != static_cast<int64_t>(shape.kinds.size())) {
-    return invalid_argument("layers=" + std::to_string(shape.layers) + ": " +
-                            std::to_string(shape.kinds.size()) + " layer kinds given");
+    return invalid_argument("layers=" + to_text(shape.layers) + ": " + to_text(shape.kinds.size()) +
+                            " layer kinds given");
   }
   return std::unique_ptr<Model>(std::make_unique<Stack>(shape));
 }

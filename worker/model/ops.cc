@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "proto/base/text.h"
 #include "worker/model/recompute.h"
 
 namespace swax {
@@ -17,7 +18,7 @@ int unit_index(const ModelShape& shape, std::string_view name) {
 }
 
 int layer_index(const ModelShape& shape, int64_t layer, std::string_view name) {
-  return unit_index(shape, "layers." + std::to_string(layer) + "." + std::string(name));
+  return unit_index(shape, "layers." + to_text(layer) + "." + std::string(name));
 }
 
 Status linear(StepCtx& ctx, Tensor x_TI, Tensor w_OI, Tensor y_TO, Into into) {

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "kernels/measuring_backend.h"
+#include "proto/base/text.h"
 #include "worker/model/model.h"
 
 namespace swax {
@@ -153,7 +154,7 @@ Result<int64_t> decode_arena_bytes(const ModelShape& shape) {
 
 Result<MemoryPlan> plan_memory(const pb::JobSpec& spec, int ranks) {
   if (ranks < 1) {
-    return invalid_argument("ranks=" + std::to_string(ranks) + ": must be at least 1");
+    return invalid_argument("ranks=" + to_text(ranks) + ": must be at least 1");
   }
   SWAX_ASSIGN(const ModelShape shape, model_shape(spec.model()));
   const PlanOptions options = plan_options(spec);

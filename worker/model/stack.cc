@@ -3,6 +3,8 @@
 #include <string>
 #include <utility>
 
+#include "proto/base/text.h"
+
 namespace swax {
 namespace {
 
@@ -70,11 +72,11 @@ Stack::Stack(const ModelShape& shape) : shape_(shape), embedding_(shape_), head_
 Status Stack::check(const StepCtx& ctx) const {
   const int64_t t = ctx.tokens;
   const auto bad = [&](const char* what) {
-    return invalid_argument(std::string(what) + " does not fit tokens=" + std::to_string(t));
+    return invalid_argument(std::string(what) + " does not fit tokens=" + to_text(t));
   };
-  if (t < 1) return invalid_argument("tokens=" + std::to_string(t) + ": must be at least 1");
+  if (t < 1) return invalid_argument("tokens=" + to_text(t) + ": must be at least 1");
   if (ctx.window < 1) {
-    return invalid_argument("window=" + std::to_string(ctx.window) + ": must be at least 1");
+    return invalid_argument("window=" + to_text(ctx.window) + ": must be at least 1");
   }
   const SlotTensors& s = ctx.slot;
   if (s.tokens_T.elements() != t) return bad("slot.tokens_T");
