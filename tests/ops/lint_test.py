@@ -181,7 +181,8 @@ class SourceTest(LintTest):
                      "int operand(int a);", "arena.release(3);", "collectives.abort(Reason{});",
                      'std::snprintf(text, 8, "%d%%", 3);', "Kept(const Kept&) = delete;",
                      "char c = '\"'; int big = 1'000'000;", 'auto s = R"(strcpy(a, b))";',
-                     "using namespace std::chrono_literals;", "double rtime(int x);"):
+                     "using namespace std::chrono_literals;", "double rtime(int x);",
+                     "std::unique_ptr<Fsdp> self(new Fsdp(3));"):
             self.plant(line)
         self.expect("check_source.py")
 
