@@ -16,8 +16,9 @@ Checkpointer::Checkpointer(RankContext& rank, Fsdp& fsdp, const StateTable& tabl
 Result<std::unique_ptr<Checkpointer>> Checkpointer::create(RankContext& rank, Fsdp& fsdp, const StateTable& table,
                                                            const CheckpointerOptions& options, ReportSink* sink) {
   std::unique_ptr<Checkpointer> self(new Checkpointer(rank, fsdp, table, options, sink));
-  for (Block& block : self->staging_)
+  for (Block& block : self->staging_) {
     SWAX_ASSIGN(block, make_block(rank.backend, DType::kF32, {fsdp.shard_elements()}, MemoryKind::kPinned));
+  }
   self->sums_.resize(table.tensors());
   self->mine_.resize(sizeof(Durable) + sizeof(DigestSums) * self->sums_.size());
   self->all_.resize(self->mine_.size() * rank.shard.size());

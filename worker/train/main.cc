@@ -3,17 +3,21 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <bit>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 
+#include "jobs/spec.h"
 #include "proto/base/build_info.h"
 #include "proto/base/failpoint.h"
 #include "proto/base/files.h"
+#include "proto/base/ids.h"
 #include "proto/base/log.h"
 #include "proto/base/text.h"
 #include "storage/rocks_kv.h"
+#include "worker/comm/local_collectives.h"
 #include "worker/comm/mpi_collectives.h"
 #include "worker/train/arguments.h"
 #include "worker/train/generate.h"
@@ -94,7 +98,9 @@ Result<RunOutcome> train_rank(const TrainArguments& args, Collectives& shard, Co
   options.epoch = args.epoch;
   options.build_id = build_id();
   options.fingerprint = backend->fingerprint();
-  if (const char* flip = std::getenv("SWAX_TEST_FLIP_GRADIENT")) SWAX_ASSIGN(options.flip, parse_gradient_flip(flip));
+  if (const char* flip = std::getenv("SWAX_TEST_FLIP_GRADIENT")) {
+    SWAX_ASSIGN(options.flip, parse_gradient_flip(flip));
+  }
   SWAX_TRY(agree_fingerprint(shard, options.fingerprint + " build=" + options.build_id));
   SWAX_TRY(make_dirs(options.ckpt_root));
 

@@ -1,6 +1,6 @@
 #include "worker/train/optimizer.h"
 
-#include <algorithm>
+#include "proto/base/ids.h"
 
 namespace swax {
 
