@@ -1,9 +1,10 @@
-// Backend: one virtual per operation and direction, one argument struct each (kernels/spec). The list is closed: a new op needs its spec,
-// a float64 reference and a CPU form first.
-// Every call only enqueues on the stream and returns; errors are argument errors (kInvalidArgument, checked by validate()) or a device
-// that is lost (kInternal, sticky: the process must end). Nothing is allocated by an op. Same input, same bits, for every number of
-// compute threads. Threads: one Backend belongs to one rank; its ops are called from one thread. No globals, no thread_local state:
-// several ranks may live in one process and on one GPU.
+// Backend: one virtual per operation and direction, one argument struct each (kernels/spec). The
+// list is closed: a new op needs its spec, a float64 reference and a CPU form first. Every call
+// only enqueues on the stream and returns; errors are argument errors (kInvalidArgument, checked by
+// validate()) or a device that is lost (kInternal, sticky: the process must end). Nothing is
+// allocated by an op. Same input, same bits, for every number of compute threads. Threads: one
+// Backend belongs to one rank; its ops are called from one thread. No globals, no thread_local
+// state: several ranks may live in one process and on one GPU.
 #pragma once
 
 #include <memory>
@@ -30,12 +31,14 @@ class Backend {
   virtual BackendKind kind() const = 0;
 
   // Memory and order.
-  virtual Result<Buffer> allocate(int64_t bytes, MemoryKind kind) = 0;  // kResourceExhausted names bytes and what is free
+  virtual Result<Buffer> allocate(
+      int64_t bytes, MemoryKind kind) = 0;  // kResourceExhausted names bytes and what is free
   virtual Result<std::unique_ptr<Stream>> make_stream() = 0;
   virtual Event record(Stream& s) = 0;
   virtual void wait(Stream& s, Event e) = 0;
   virtual Status sync(Stream& s) = 0;  // the only call that blocks the host
-  virtual Status copy(Stream& s, Tensor to, Tensor from) = 0;  // same dtype and elements; any of device and pinned memory
+  virtual Status copy(Stream& s, Tensor to,
+                      Tensor from) = 0;  // same dtype and elements; any of device and pinned memory
 
   // Element-wise and digest.
   virtual Status fill(Stream& s, const FillArgs& a) = 0;
@@ -70,7 +73,8 @@ class Backend {
   virtual Status norm_tree(Stream& s, const NormTreeArgs& a) = 0;
   virtual Status adamw(Stream& s, const AdamWArgs& a) = 0;
 
-  // What decides the bits besides the spec: "cpu glibc=2.36 openblas=0.3.21/SkylakeX flags=avx2,..." (design: arithmetic fingerprint).
+  // What decides the bits besides the spec: "cpu glibc=2.36 openblas=0.3.21/SkylakeX
+  // flags=avx2,..." (design: arithmetic fingerprint).
   virtual std::string fingerprint() const = 0;
 };
 
@@ -81,7 +85,8 @@ struct BackendOptions {
   BackendKind kind = BackendKind::kCpu;
   int ordinal = 0;
   int compute_threads = 1;
-  bool plain_gemm = false;  // CPU: plain loops instead of BLAS; bits then depend on IEEE arithmetic alone
+  bool plain_gemm =
+      false;  // CPU: plain loops instead of BLAS; bits then depend on IEEE arithmetic alone
 };
 // kFailedPrecondition when the kind is not in this build.
 Result<std::unique_ptr<Backend>> open_backend(const BackendOptions& options);

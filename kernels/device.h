@@ -1,7 +1,8 @@
 // Memory, streams and events of one device. Buffers own; everything else is a handle.
-// A stream runs what is enqueued on it in order. On the CPU a call runs at once and events are always complete; on a GPU a call
-// returns before the work is done. `wait(stream, event)` makes the stream wait, never the host.
-// Threads: a Stream belongs to one thread. Buffers may be made and freed by any thread.
+// A stream runs what is enqueued on it in order. On the CPU a call runs at once and events are
+// always complete; on a GPU a call returns before the work is done. `wait(stream, event)` makes the
+// stream wait, never the host. Threads: a Stream belongs to one thread. Buffers may be made and
+// freed by any thread.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +16,8 @@ namespace swax {
 enum class BackendKind { kCpu, kCuda };
 enum class MemoryKind {
   kDevice,  // where kernels read and write
-  kPinned,  // host memory that the device can copy to and from without staging; plain memory on the CPU
+  kPinned,  // host memory that the device can copy to and from without staging; plain memory on the
+            // CPU
 };
 
 // Opaque per backend; made by Backend::make_stream.

@@ -1,7 +1,8 @@
-// Tensor: a non-owning view of at most four dimensions, row-major and contiguous except for the stride of dimension 0.
-// It carries no arithmetic and never owns memory; it must not outlive the buffer or arena behind it.
-// Legend of dimension letters used everywhere: T tokens of a slot, D model width, V vocabulary, F inner MLP width, H query heads,
-// G key/value heads, E head size, N mLSTM heads, K mLSTM key size, U mLSTM value size, C chunks, R rows, S shard elements, W ranks.
+// Tensor: a non-owning view of at most four dimensions, row-major and contiguous except for the
+// stride of dimension 0. It carries no arithmetic and never owns memory; it must not outlive the
+// buffer or arena behind it. Legend of dimension letters used everywhere: T tokens of a slot, D
+// model width, V vocabulary, F inner MLP width, H query heads, G key/value heads, E head size, N
+// mLSTM heads, K mLSTM key size, U mLSTM value size, C chunks, R rows, S shard elements, W ranks.
 // Threads: a plain value.
 #pragma once
 
@@ -36,7 +37,8 @@ struct Tensor {
   DType dtype = DType::kF32;
   int rank = 0;
   int64_t dims[4] = {0, 0, 0, 0};
-  int64_t row_stride = 0;  // elements between neighbours of dimension 0; the product of dims[1..] when contiguous
+  int64_t row_stride =
+      0;  // elements between neighbours of dimension 0; the product of dims[1..] when contiguous
 
   static Tensor of(void* data, DType dtype, std::initializer_list<int64_t> dims);
   bool empty() const { return rank == 0; }  // optional arguments are left empty

@@ -20,6 +20,7 @@ namespace swax {
 
 constexpr float kMlstmNoPast = -1e30F;
 constexpr float kMlstmEps = 1e-6F;
+constexpr int64_t kMlstmChunkMax = 1024;
 
 struct MlstmGatesArgs {
   Tensor x_TD;

@@ -1,0 +1,116 @@
+// Soft-capped cross-entropy, one row at a time.
+#include <algorithm>
+#include <limits>
+
+#include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/vec.h"
+#include "kernels/cpu/vec_math.h"
+#include "proto/base/ids.h"
+#include "proto/base/math.h"
+#include "proto/base/text.h"
+
+namespace swax::cpu {
+namespace {
+
+// z of lanes of a row. cap 0 means no cap.
+struct Cap {
+  F8 cap;
+  F8 inverse;
+  bool on;
+  explicit Cap(float c) : cap(splat(c)), inverse(splat(c > 0.0F ? 1.0F / c : 0.0F)), on(c > 0.0F) {}
+  F8 z(F8 u) const { return on ? cap * tanh8(u / cap) : u; }
+};
+
+struct RowSum {
+  float max;
+  float sum;  // of exp(z - max)
+};
+
+RowSum row_sum(const float* u, int64_t vocab, const Cap& cap) {
+  const F8 lowest = splat(-std::numeric_limits<float>::infinity());
+  F8 top = lowest;
+  for_lanes(vocab, [&](int64_t i, int64_t lanes) {
+    const F8 z = cap.z(load(u + i, lanes));
+    const F8 in = _mm256_castsi256_ps(lane_mask(lanes));
+    top = max8(select(in, z, lowest), top);
+  });
+  const float max = max_lanes(top);
+  const F8 shift = splat(max);
+  const float sum = sum_lanes(vocab, [&](int64_t i, int64_t lanes, F8 so_far) {
+    const F8 e = exp8(cap.z(load(u + i, lanes)) - shift);
+    return so_far + (lanes == kLanes ? e : _mm256_and_ps(e, _mm256_castsi256_ps(lane_mask(lanes))));
+  });
+  return {max, sum};
+}
+
+// u becomes du; every term but the one-hot.
+void write_gradient(float* u, int64_t vocab, const Cap& cap, const RowSum& s, float inv_targets) {
+  const F8 shift = splat(s.max);
+  const F8 factor = splat(inv_targets / s.sum);
+  const F8 one = splat(1.0F);
+  for_lanes(vocab, [&](int64_t i, int64_t lanes) {
+    const F8 z = cap.z(load(u + i, lanes));
+    const F8 p = exp8(z - shift) * factor;
+    const F8 ratio = z * cap.inverse;
+    store(u + i, cap.on ? p * (one - ratio * ratio) : p, lanes);
+  });
+}
+
+double row_loss(const CrossEntropyArgs& a, int64_t t, const Cap& cap, float inv_targets) {
+  float* u = a.logits_TV.f32() + t * a.logits_TV.row_stride;
+  const int64_t vocab = a.logits_TV.dims[1];
+  const int32_t target = a.targets_T.i32()[t];
+  if (target < 0) {
+    if (a.write_gradient) fill_with(u, 0.0F, vocab);
+    return 0.0;
+  }
+  const float z_target = _mm256_cvtss_f32(cap.z(splat(u[target])));
+  const RowSum s = row_sum(u, vocab, cap);
+  if (a.write_gradient) {
+    write_gradient(u, vocab, cap, s, inv_targets);
+    const float ratio = a.cap > 0.0F ? z_target / a.cap : 0.0F;
+    u[target] -= inv_targets * (1.0F - ratio * ratio);
+  }
+  // Not math::log of a NaN or infinite sum: its domain is the positive finite numbers.
+  const double sum = static_cast<double>(s.sum);
+  const double log_sum = s.sum < std::numeric_limits<float>::infinity() ? math::log(sum) : sum;
+  return log_sum + (static_cast<double>(s.max) - static_cast<double>(z_target));
+}
+
+}  // namespace
+
+Status CpuBackend::cross_entropy(Stream&, const CrossEntropyArgs& a) {
+  SWAX_TRY(validate(a));
+  SWAX_TRY(need_data("cross_entropy", {&a.logits_TV, &a.targets_T, &a.loss_sum}));
+  if (a.write_gradient && a.scalars == nullptr) {
+    return invalid_argument("cross_entropy: write_gradient needs scalars");
+  }
+  const int64_t tokens = a.logits_TV.dims[0];
+  const int64_t vocab = a.logits_TV.dims[1];
+  for (int64_t t = 0; t < tokens; ++t) {
+    if (a.targets_T.i32()[t] >= vocab) {
+      return invalid_argument("cross_entropy: target " + to_text(int64_t{a.targets_T.i32()[t]}) +
+                              " at " + to_text(t) + ": must be below " + to_text(vocab));
+    }
+  }
+  const Cap cap(a.cap);
+  const float inv_targets = a.write_gradient ? a.scalars->inv_targets : 0.0F;
+  constexpr int64_t kBatch = 1024;  // losses kept on the stack until they are added in order
+  double losses[kBatch];
+  for (int64_t begin = 0; begin < tokens; begin += kBatch) {
+    const int64_t count = std::min(kBatch, tokens - begin);
+    constexpr int64_t kRows = 8;
+    pool_.run(div_ceil(count, kRows), [&](int64_t piece, int) {
+      for (int64_t i = piece * kRows; i < std::min(count, (piece + 1) * kRows); ++i) {
+        losses[i] = row_loss(a, begin + i, cap, inv_targets);
+      }
+    });
+    for (int64_t i = 0; i < count; ++i) {
+      if (!a.token_loss_T.empty()) a.token_loss_T.f64()[begin + i] = losses[i];
+      a.loss_sum.f64()[0] += losses[i];
+    }
+  }
+  return ok();
+}
+
+}  // namespace swax::cpu
