@@ -1,0 +1,23 @@
+// The verbs of `swax`: each reads its arguments, prints its result and returns the exit code.
+// `run` has a header of its own (run.h). Threads: main thread.
+#pragma once
+
+#include "ops/cli/args.h"
+
+namespace swax {
+
+int verb_validate(const Args& args);
+int verb_plan(const Args& args);
+int verb_status(const Args& args);
+int verb_events(const Args& args);
+int verb_checkpoints_list(const Args& args);
+int verb_checkpoints_verify(const Args& args);
+int verb_diff(const Args& args);
+int verb_generate(const Args& args);
+int verb_data_build(const Args& args);
+int verb_data_verify(const Args& args);
+int verb_data_list(const Args& args);
+int verb_data_describe(const Args& args);
+int verb_data_baseline(const Args& args);
+
+}  // namespace swax
