@@ -142,9 +142,8 @@ class Checker:
 
     def check_orphan_sources(self, sources):
         """Each source (and each Python test) is named by a CMakeLists.txt of its folder or above."""
-        lists = {os.path.dirname(f): lint.read(self.root, f) for f in self.files
+        lists = {os.path.dirname(f): self.cmake_text(f) for f in self.files
                  if os.path.basename(f) == "CMakeLists.txt"}
-        lists = {folder: re.sub(r"#[^\n]*", "", text) for folder, text in lists.items()}
         words = {folder: set(re.split(r"[\s()\"]+", text)) for folder, text in lists.items()}
         python_tests = [f for f in self.files if f.startswith("tests/") and f.endswith("_test.py")]
         for path in [f for f in sources if f.endswith((".cc", ".cu"))] + python_tests:
@@ -170,10 +169,29 @@ class Checker:
                 return None
             folder = os.path.dirname(folder)
 
+    def cmake_text(self, path):
+        """A CMakeLists.txt with the files it includes from its own folder, without comments."""
+        text = re.sub(r"#[^\n]*", "", lint.read(self.root, path))
+        for name in re.findall(r"\binclude\s*\(\s*([\w./-]+\.cmake)\s*\)", text):
+            other = os.path.join(os.path.dirname(path), name)
+            if other in self.files:
+                text += re.sub(r"#[^\n]*", "", lint.read(self.root, other))
+        return text
+
     def check_registered(self, path, relative, text):
-        calls = re.findall(r"\b(?:swax_test|add_test|swax_\w*test\w*)\s*\(([^()]*(?:\([^()]*\)[^()]*)*)\)", text)
-        if not any(relative in re.split(r"[\s\"]+", call) for call in calls):
-            self.out.error(path, 1, "unregistered", "a test file that no swax_test() names never runs")
+        """A target made of the file is a swax_test, or a program that some add_test starts."""
+        calls = re.findall(r"\b(\w+)\s*\(([^()]*(?:\([^()]*\)[^()]*)*)\)", text)
+        for command, body in calls:
+            words = re.split(r"[\s\"]+", body.strip())
+            if relative not in words:
+                continue
+            started = rf"\$<TARGET_FILE:{re.escape(words[0])}>|\bCOMMAND\s+{re.escape(words[0])}\b"
+            if command == "swax_test" or any("test" in c and re.search(started, b) for c, b in calls):
+                return
+            helper = rf"function\s*\(\s*{re.escape(command)}\b.*?\bswax_test\s*\("
+            if re.search(helper, text, re.DOTALL):
+                return
+        self.out.error(path, 1, "unregistered", "a test file that no swax_test() or add_test() runs")
 
     def check_orphan_headers(self, sources, texts):
         included = set()

@@ -237,6 +237,24 @@ class SourceTest(LintTest):
         self.append("tests/jobs/CMakeLists.txt", "swax_library(helpers SOURCES extra_test.cc)\n")
         self.expect("check_source.py", "tests/jobs/extra_test.cc:1: unregistered:")
 
+    def test_other_ways_to_register_a_test(self):
+        for name in ("extra", "third", "fourth"):
+            self.write(f"tests/jobs/{name}_test.cc", '#include "jobs/layout.h"\n')
+        self.append("tests/jobs/CMakeLists.txt",
+                    "swax_executable(extra_test SOURCES extra_test.cc)\n"
+                    "function(mpi_test name)\n"
+                    "  add_test(NAME ${name} COMMAND mpirun -n 2 $<TARGET_FILE:extra_test> ${ARGN})\n"
+                    "endfunction()\n"
+                    "function(jobs_test name)\n  swax_test(${name} SOURCES ${ARGN})\nendfunction()\n"
+                    "jobs_test(third_test third_test.cc)\ninclude(more.cmake)\n")
+        self.write("tests/jobs/more.cmake", "swax_test(fourth_test SOURCES fourth_test.cc)\n")
+        self.expect("check_source.py")
+
+    def test_program_that_no_test_starts(self):
+        self.write("tests/jobs/extra_test.cc", '#include "jobs/layout.h"\n')
+        self.append("tests/jobs/CMakeLists.txt", "swax_executable(extra_test SOURCES extra_test.cc)\n")
+        self.expect("check_source.py", "tests/jobs/extra_test.cc:1: unregistered:")
+
     def test_header_without_pragma_once(self):
         self.write("jobs/layout.h", "#include <vector>\n")
         self.expect("check_source.py", "jobs/layout.h:1: pragma-once:")
