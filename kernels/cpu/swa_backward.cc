@@ -103,13 +103,16 @@ class TileGrad {
     const F8 shift = splat(a_.lse_TH.f32()[index]);
     const F8 delta = splat(a_.scratch.f32()[index]);
     const F8 scale = splat(a_.scale);
+    // A query that sees itself alone has P = 1: its scores have no gradient, and dP - delta would
+    // leave the rounding of two equal sums.
+    const F8 ds_scale = splat(first == token ? 0.0F : a_.scale);
     float* p = p_ + r * kTile;
     float* ds = ds_ + r * kTile;
     for (int64_t i = 0; i < kTile; i += kLanes) {
       const F8 seen =
           _mm256_castsi256_ps(_mm256_andnot_si256(lane_mask(begin - i), lane_mask(end - i)));
       const F8 prob = _mm256_and_ps(seen, exp8(fma(load(p + i), scale, zero8() - shift)));
-      const F8 grad = _mm256_and_ps(seen, prob * (load(ds + i) - delta) * scale);
+      const F8 grad = _mm256_and_ps(seen, prob * (load(ds + i) - delta) * ds_scale);
       store(p + i, prob);
       store(ds + i, grad);
     }
