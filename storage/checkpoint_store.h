@@ -1,8 +1,10 @@
-// Checkpoints of one job: <store>/jobs/<job>/ckpt/step-NNNNNNNNN.aE/{rank-NNNNN.db, COMMITTED}. Byte layouts: storage/FORMAT.md.
-// One small RocksDB per (step, writer rank), built by SstFileWriter + ingest, immutable and opened read-only ever after. A checkpoint
-// exists when COMMITTED (manifest + XXH3-128, written by tmp + fsync + rename + directory fsync) is there; nothing else proves anything.
+// Checkpoints of one job: <store>/jobs/<job>/ckpt/step-NNNNNNNNN.aE/{rank-NNNNN.db, rank-NNNNN.shard, COMMITTED}. Byte layouts:
+// storage/FORMAT.md. One small RocksDB per (step, writer rank), built by SstFileWriter + ingest, immutable and opened read-only ever
+// after; rank-NNNNN.shard repeats its manifest with the digests of its small files, so that committing opens no database and a damaged
+// MANIFEST never reaches RocksDB. A checkpoint exists when COMMITTED (manifest + XXH3-128, written by tmp + fsync + rename + directory
+// fsync) is there; nothing else proves anything.
 // Tensors are addressed by (tensor, element range): any number of ranks loads what any number of ranks wrote.
-// Order (research storage-data 2.8): all ranks durable -> COMMITTED -> the caller's record -> retention. Nothing is deleted before the
+// Order: all ranks durable -> COMMITTED -> the caller's record -> retention. Nothing is deleted before the
 // newer checkpoint is committed; the newest verified one is never deleted.
 // Failpoints: checkpoint.save_begun, checkpoint.sst_finished, checkpoint.ingested, checkpoint.durable, checkpoint.committed_written,
 // checkpoint.retention_half.
@@ -21,7 +23,7 @@
 
 namespace swax {
 
-constexpr int64_t kCheckpointChunkBytes = 4 * 1024 * 1024;  // value size (research storage-data 2.1: never >= 16 MiB)
+constexpr int64_t kCheckpointChunkBytes = 4 * 1024 * 1024;  // value size; from 16 MiB on writing gets slower
 constexpr int64_t kCheckpointSstBytes = 512LL * 1024 * 1024;
 
 struct CheckpointName {
@@ -49,9 +51,11 @@ struct ShardWriteOptions {
 
 // Writes and syncs one rank's database. Ranges must come in rising (tensor_id, begin). Checks free space first (>= 1.1 x the bytes).
 // On failure the rank's partial folder is removed (or left for the sweep when the process dies). Returns what DURABLE reports.
+// kInvalidArgument (ranges), kAlreadyExists (committed already), kFailedPrecondition (another writer of this rank is at work),
+// kResourceExhausted (disk full).
 Result<pb::RankShard> write_shard(const ShardWriteOptions& options, std::span<const ShardRange> ranges);
 
-// Writes COMMITTED. Fails (kDataLoss) when a rank's shard is missing or its manifest differs from what `manifest.ranks` says, or
+// Writes COMMITTED; RankShard.shard_xxh3 is filled in. Again with the same content: ok, with other content: kAlreadyExists. Fails (kDataLoss) when a rank's shard is missing or its manifest differs from what `manifest.ranks` says, or
 // (kFailedPrecondition) when the ranges of all ranks do not cover every tensor exactly once.
 Status commit_checkpoint(const std::string& ckpt_root, const pb::CheckpointManifest& manifest);
 

@@ -16,7 +16,7 @@ enum class KvMode { kCreate, kOpen, kReadOnly };  // kCreate also opens an exist
 // kNotFound (kOpen, kReadOnly: no such store), kUnavailable (another process holds it), kDataLoss, kInternal.
 Result<std::unique_ptr<Kv>> open_rocks_kv(const std::string& folder, KvMode mode);
 
-// mallopt settings that RocksDB needs to write large values fast (research: storage-data 2.1); called once at the start of main.
+// mallopt settings that RocksDB needs to write large values fast; called once at the start of main.
 void configure_malloc_for_storage();
 
 }  // namespace swax

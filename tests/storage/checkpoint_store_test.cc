@@ -1,0 +1,392 @@
+// Goal: what any number of ranks wrote any number of ranks reads; a checkpoint exists exactly when
+// it is committed and whole; retention keeps enough.
+// Method: small tensors of known values (checkpoint_fixture), every refusal provoked once.
+#include "storage/checkpoint_store.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <thread>
+
+#include "proto/base/files.h"
+#include "storage/checkpoint_db.h"
+#include "tests/storage/checkpoint_fixture.h"
+#include "tests/storage/storage_files.h"
+
+namespace swax {
+namespace {
+
+using test::good_checkpoints;
+using test::load_and_compare;
+using test::save;
+using test::TempDir;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+#define ASSERT_OK(expr)                               \
+  do {                                                \
+    const Status status_ = to_status(expr);           \
+    ASSERT_TRUE(status_.ok()) << status_.to_string(); \
+  } while (false)
+
+TEST(CheckpointName, RoundTripsAndRefusesOthers) {
+  EXPECT_EQ((CheckpointName{12000, 1}.folder()), "step-000012000.a1");
+  EXPECT_EQ((CheckpointName{12345678901, 12}.folder()), "step-12345678901.a12");
+  for (const CheckpointName name : {CheckpointName{0, 0}, {12000, 1}, {12345678901, 12}}) {
+    EXPECT_EQ(*parse_checkpoint_name(name.folder()), name);
+  }
+  for (const char* text :
+       {"", "step-", "step-1.a1", "step-000000001", "step-000000001.a", "step-000000001.a01",
+        "step-000000001.a1x", "deleting-step-000000001.a1", "step-0000000001.a1",
+        "step--00000001.a1", "step-99999999999999999999999.a1"}) {
+    EXPECT_FALSE(parse_checkpoint_name(text).ok()) << text;
+  }
+  EXPECT_LT((CheckpointName{9, 9}), (CheckpointName{10, 1}));
+  EXPECT_LT((CheckpointName{10, 1}), (CheckpointName{10, 2}));
+}
+
+TEST(CheckpointStore, ReshardsBetweenAnyNumbersOfRanks) {
+  const TempDir root;
+  uint64_t step = 1;
+  for (const uint32_t world : {1U, 3U, 2U, 8U}) {
+    const CheckpointName name{step++, 1};
+    ASSERT_OK(save(root.path(), name, world));
+    ASSERT_OK(verify_checkpoint(root.path(), name, {}));
+    for (const uint32_t readers : {1U, 2U, 3U, 8U}) {
+      ASSERT_OK(load_and_compare(root.path(), name, readers));
+    }
+  }
+}
+
+TEST(CheckpointStore, RewritesWhatItRead) {
+  const TempDir root;
+  ASSERT_OK(save(root.path(), {1, 1}, 3));
+  auto reader = CheckpointReader::open(root.path(), {1, 1});
+  ASSERT_OK(reader);
+  // Two ranks write what three wrote; digests of tensors must not notice.
+  std::vector<pb::RankShard> ranks;
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    std::vector<std::vector<float>> values;
+    std::vector<ShardRange> ranges;
+    for (const pb::CheckpointTensor& tensor : (*reader)->manifest().tensors()) {
+      const auto [begin, end] = test::part_of(test::elements_of(tensor), rank, 2);
+      values.emplace_back(end - begin);
+      ASSERT_OK((*reader)->read(tensor.id(), begin, values.back()));
+      ranges.push_back({tensor.id(), begin, values.back()});
+    }
+    auto shard = write_shard(
+        {.ckpt_root = root.path(), .name = {2, 1}, .rank = rank, .world_size = 2}, ranges);
+    ASSERT_OK(shard);
+    ranks.push_back(*shard);
+  }
+  pb::CheckpointManifest manifest = (*reader)->manifest();
+  manifest.set_step(2);
+  manifest.set_world_size(2);
+  manifest.clear_ranks();
+  for (const pb::RankShard& rank : ranks) *manifest.add_ranks() = rank;
+  ASSERT_OK(commit_checkpoint(root.path(), manifest));
+  ASSERT_OK(verify_checkpoint(root.path(), {2, 1}, {}));
+}
+
+TEST(CheckpointStore, ReadingChangesNothing) {
+  const TempDir root;
+  ASSERT_OK(save(root.path(), {1, 1}, 2));
+  const auto before = test::tree_of(root.path());
+  int64_t last = 0;
+  int64_t total = 0;
+  ASSERT_OK(verify_checkpoint(root.path(), {1, 1}, [&](int64_t done, int64_t all) {
+    EXPECT_GT(done, last);
+    last = done;
+    total = all;
+  }));
+  EXPECT_EQ(last, total);
+  EXPECT_GT(total, 4 * 1100 * 1024);
+  ASSERT_OK(load_and_compare(root.path(), {1, 1}, 2));
+  EXPECT_EQ(good_checkpoints(root.path()).size(), 1U);
+  EXPECT_TRUE(test::tree_of(root.path()) == before);
+}
+
+TEST(CheckpointStore, ReadRefusesWrongRanges) {
+  const TempDir root;
+  ASSERT_OK(save(root.path(), {1, 1}, 2));
+  auto reader = CheckpointReader::open(root.path(), {1, 1});
+  ASSERT_OK(reader);
+  EXPECT_EQ((*reader)->tensor_id("model/none"), -1);
+  std::vector<float> out(2);
+  EXPECT_EQ((*reader)->read(99, 0, out).code(), Code::kInvalidArgument);
+  EXPECT_EQ((*reader)->read(1, 20, out).code(), Code::kInvalidArgument);
+  EXPECT_EQ((*reader)->read(1, ~uint64_t{0}, out).code(), Code::kInvalidArgument);
+  EXPECT_EQ((*reader)->read(3, 0, out).code(), Code::kInvalidArgument) << "an empty tensor";
+  ASSERT_OK((*reader)->read(3, 0, {}));
+  ASSERT_OK((*reader)->read(1, 21, {}));
+}
+
+TEST(CheckpointStore, WriteRefusesRangesThatDoNotRise) {
+  const TempDir root;
+  const std::vector<float> data(10, 1.0F);
+  const ShardWriteOptions options{.ckpt_root = root.path(), .name = {1, 1}};
+  const std::vector<std::vector<ShardRange>> wrong = {
+      {{1, 0, data}, {0, 0, data}}, {{0, 10, data}, {0, 0, data}}, {{0, 0, data}, {0, 9, data}}};
+  for (const auto& ranges : wrong) {
+    EXPECT_EQ(write_shard(options, ranges).status().code(), Code::kInvalidArgument);
+  }
+  ShardWriteOptions outside = options;
+  outside.rank = 1;
+  EXPECT_EQ(write_shard(outside, {}).status().code(), Code::kInvalidArgument);
+  EXPECT_TRUE(test::tree_of(root.path()).empty());
+}
+
+TEST(CheckpointStore, ReadBackAndRepeatedWrites) {
+  const TempDir root;
+  const auto first = test::write_rank(root.path(), {1, 1}, 0, 1, true);
+  ASSERT_OK(first);
+  const auto second = test::write_rank(root.path(), {1, 1}, 0, 1, true);
+  ASSERT_OK(second);
+  EXPECT_EQ(first->SerializeAsString(), second->SerializeAsString());
+  ASSERT_OK(commit_checkpoint(root.path(), test::fixture_manifest({1, 1}, {*second})));
+  EXPECT_EQ(test::write_rank(root.path(), {1, 1}, 0, 1).status().code(), Code::kAlreadyExists);
+  ASSERT_OK(verify_checkpoint(root.path(), {1, 1}, {}));
+}
+
+TEST(CheckpointStore, RanksWriteAtOnceButOneWriterPerRank) {
+  const TempDir root;
+  std::vector<pb::RankShard> ranks(4);
+  std::vector<std::thread> threads;
+  for (uint32_t rank = 0; rank < 4; ++rank) {
+    threads.emplace_back([&, rank] {
+      auto shard = test::write_rank(root.path(), {1, 1}, rank, 4);
+      EXPECT_TRUE(shard.ok()) << shard.status().to_string();
+      if (shard.ok()) ranks[rank] = *shard;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  ASSERT_OK(commit_checkpoint(root.path(), test::fixture_manifest({1, 1}, ranks)));
+  ASSERT_OK(verify_checkpoint(root.path(), {1, 1}, {}));
+  EXPECT_THAT(test::files_like(root.path(), "rank-", ".lock"), IsEmpty());
+
+  // Two of one rank: at least one finishes, none harms the other.
+  int finished = 0;
+  std::vector<Status> results(2);
+  threads.clear();
+  for (Status& result : results) {
+    threads.emplace_back([&] { result = to_status(test::write_rank(root.path(), {2, 1}, 0, 1)); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const Status& result : results) {
+    if (result.ok()) {
+      ++finished;
+    } else {
+      EXPECT_EQ(result.code(), Code::kFailedPrecondition) << result.to_string();
+    }
+  }
+  EXPECT_GE(finished, 1);
+
+  ASSERT_OK(make_dirs(root / "step-000000003.a1"));
+  const auto held = lock_file(root / "step-000000003.a1/rank-00000.lock");
+  ASSERT_OK(held);
+  EXPECT_EQ(test::write_rank(root.path(), {3, 1}, 0, 1).status().code(), Code::kFailedPrecondition);
+}
+
+class Commit : public testing::Test {
+ protected:
+  void SetUp() override {
+    for (uint32_t rank = 0; rank < 2; ++rank) {
+      auto shard = test::write_rank(root_.path(), {1, 1}, rank, 2);
+      ASSERT_OK(shard);
+      ranks_.push_back(*shard);
+    }
+    manifest_ = test::fixture_manifest({1, 1}, ranks_);
+  }
+  Code commit(const pb::CheckpointManifest& manifest) {
+    return commit_checkpoint(root_.path(), manifest).code();
+  }
+  const TempDir root_;
+  std::vector<pb::RankShard> ranks_;
+  pb::CheckpointManifest manifest_;
+};
+
+TEST_F(Commit, IsIdempotentAndRefusesOtherContent) {
+  EXPECT_THAT(good_checkpoints(root_.path()), IsEmpty());
+  ASSERT_OK(commit_checkpoint(root_.path(), manifest_));
+  EXPECT_THAT(good_checkpoints(root_.path()), ElementsAre("step-000000001.a1"));
+  manifest_.set_committed_ms(5);
+  ASSERT_OK(commit_checkpoint(root_.path(), manifest_));
+  EXPECT_EQ(CheckpointReader::open(root_.path(), {1, 1}).value()->manifest().committed_ms(),
+            1700000000000);
+  manifest_.set_numeric_id("other");
+  EXPECT_EQ(commit(manifest_), Code::kAlreadyExists);
+}
+
+TEST_F(Commit, RefusesWrongReports) {
+  const std::vector<std::pair<Code, std::function<void(pb::CheckpointManifest&)>>> mistakes = {
+      {Code::kInvalidArgument, [](auto& m) { m.set_world_size(3); }},
+      {Code::kInvalidArgument, [](auto& m) { m.mutable_ranks()->RemoveLast(); }},
+      {Code::kInvalidArgument, [](auto& m) { m.mutable_ranks()->SwapElements(0, 1); }},
+      {Code::kInvalidArgument, [](auto& m) { m.mutable_tensors(0)->set_id(1); }},
+      {Code::kInvalidArgument, [](auto& m) { m.mutable_tensors(0)->set_dtype("f16"); }},
+      {Code::kDataLoss, [](auto& m) { m.mutable_ranks(0)->set_bytes(1); }},
+      {Code::kDataLoss, [](auto& m) { m.mutable_ranks(0)->set_chunks(1); }},
+      {Code::kDataLoss, [](auto& m) { m.mutable_ranks(0)->set_root_xxh3(""); }},
+      {Code::kDataLoss, [](auto& m) { m.mutable_ranks(1)->set_path("../rank-00001.db"); }},
+      {Code::kDataLoss, [](auto& m) { m.set_step(2); }},
+      {Code::kFailedPrecondition, [](auto& m) { m.mutable_tensors(1)->set_shape(1, 8); }},
+      {Code::kFailedPrecondition, [](auto& m) { m.mutable_tensors(1)->set_shape(1, 6); }},
+      {Code::kFailedPrecondition, [](auto& m) { m.mutable_tensors()->RemoveLast(); }},
+  };
+  for (size_t i = 0; i < mistakes.size(); ++i) {
+    pb::CheckpointManifest wrong = manifest_;
+    mistakes[i].second(wrong);
+    EXPECT_EQ(commit(wrong), mistakes[i].first) << "mistake " << i;
+  }
+  EXPECT_THAT(good_checkpoints(root_.path()), IsEmpty());
+}
+
+TEST_F(Commit, RefusesAMissingRank) {
+  ASSERT_OK(remove_tree(root_ / "step-000000001.a1/rank-00001.shard"));
+  EXPECT_EQ(commit(manifest_), Code::kDataLoss);
+  EXPECT_FALSE(path_exists(root_ / "step-000000001.a1/COMMITTED"));
+}
+
+TEST_F(Commit, RefusesADatabaseThatWasDamagedMeanwhile) {
+  const auto tables = test::files_like(root_.path(), "0", ".sst");
+  ASSERT_FALSE(tables.empty());
+  test::cut_file(tables[0], 1);
+  EXPECT_EQ(commit(manifest_), Code::kDataLoss);
+}
+
+TEST_F(Commit, RefusesWhatIsMarkedBad) {
+  ASSERT_OK(mark_bad(root_.path(), {1, 1}, "loss jumped"));
+  EXPECT_EQ(commit(manifest_), Code::kFailedPrecondition);
+}
+
+// Writes [begin, end) of one tensor of 10 elements as rank `rank` of 2.
+pb::RankShard write_span(const std::string& root, uint32_t rank, uint64_t begin, uint64_t end) {
+  const std::vector<float> data(end - begin, 1.0F);
+  const std::vector<ShardRange> ranges = {{0, begin, data}};
+  auto shard =
+      write_shard({.ckpt_root = root, .name = {1, 1}, .rank = rank, .world_size = 2}, ranges);
+  EXPECT_TRUE(shard.ok()) << shard.status().to_string();
+  return *shard;
+}
+
+TEST(Coverage, EveryElementExactlyOnce) {
+  const struct {
+    uint64_t begin;
+    Code want;
+    const char* says;
+  } cases[] = {{6, Code::kFailedPrecondition, "element 5 of 10 is in no shard"},
+               {4, Code::kFailedPrecondition, "element 4 of 10 is in two shards"},
+               {5, Code::kOk, ""}};
+  for (const auto& c : cases) {
+    const TempDir root;
+    pb::CheckpointManifest manifest;
+    manifest.set_step(1);
+    manifest.set_epoch(1);
+    manifest.set_world_size(2);
+    pb::CheckpointTensor* const tensor = manifest.add_tensors();
+    tensor->set_name("t");
+    tensor->set_dtype("f32");
+    tensor->add_shape(10);
+    *manifest.add_ranks() = write_span(root.path(), 0, 0, 5);
+    *manifest.add_ranks() = write_span(root.path(), 1, c.begin, 10);
+    const Status status = commit_checkpoint(root.path(), manifest);
+    EXPECT_EQ(status.code(), c.want) << c.begin;
+    EXPECT_THAT(status.message(), HasSubstr(c.says));
+  }
+}
+
+TEST(Retention, KeepsTheNewestGoodOnesAndNeverABadOne) {
+  const TempDir root;
+  EXPECT_THAT(*list_checkpoints(root / "none"), IsEmpty());
+  for (const uint64_t step : {1U, 2U, 3U, 4U, 10U}) ASSERT_OK(save(root.path(), {step, 1}, 1));
+  ASSERT_OK(test::write_rank(root.path(), {11, 1}, 0, 1));  // not committed
+  ASSERT_OK(mark_bad(root.path(), {4, 1}, "loss jumped"));
+  EXPECT_EQ(mark_bad(root.path(), {77, 1}, "").code(), Code::kNotFound);
+  test::flip_bit(root / "step-000000003.a1/COMMITTED", 40);
+
+  const auto entries = list_checkpoints(root.path());
+  ASSERT_OK(entries);
+  ASSERT_EQ(entries->size(), 6U);
+  EXPECT_EQ((*entries)[0].problem, "not committed");
+  EXPECT_EQ((*entries)[1].manifest.job(), "test");
+  EXPECT_THAT((*entries)[2].problem, HasSubstr("loss jumped"));
+  EXPECT_THAT((*entries)[3].problem, HasSubstr("digest"));
+  EXPECT_FALSE((*entries)[3].committed);
+
+  EXPECT_EQ(retire_checkpoints(root.path(), 0).status().code(), Code::kInvalidArgument);
+  EXPECT_THAT(*retire_checkpoints(root.path(), 3), IsEmpty());
+  EXPECT_THAT(*retire_checkpoints(root.path(), 2), ElementsAre(CheckpointName{1, 1}));
+  EXPECT_THAT(*retire_checkpoints(root.path(), 1), ElementsAre(CheckpointName{2, 1}));
+  EXPECT_THAT(*retire_checkpoints(root.path(), 1), IsEmpty());
+  EXPECT_THAT(good_checkpoints(root.path()), ElementsAre("step-000000010.a1"));
+  EXPECT_TRUE(is_directory(root / "step-000000004.a1")) << "bad ones stay for inspection";
+  EXPECT_TRUE(is_directory(root / "step-000000003.a1")) << "damaged ones stay for inspection";
+}
+
+TEST(Retention, NeverTheLastGoodOneWhenNewerOnesAreBad) {
+  const TempDir root;
+  for (const uint64_t step : {1U, 2U, 3U}) ASSERT_OK(save(root.path(), {step, 1}, 1));
+  ASSERT_OK(mark_bad(root.path(), {3, 1}, "x"));
+  ASSERT_OK(mark_bad(root.path(), {2, 1}, "x"));
+  EXPECT_THAT(*retire_checkpoints(root.path(), 1), IsEmpty());
+  EXPECT_THAT(good_checkpoints(root.path()), ElementsAre("step-000000001.a1"));
+}
+
+TEST(Sweep, RemovesDeadAttemptsAndNothingElse) {
+  const TempDir root;
+  ASSERT_OK(sweep_checkpoints(root / "none", 5));
+  ASSERT_OK(save(root.path(), {1, 1}, 1));
+  ASSERT_OK(test::write_rank(root.path(), {2, 1}, 0, 2));
+  ASSERT_OK(test::write_rank(root.path(), {2, 2}, 0, 2));  // of the live attempt
+  ASSERT_OK(test::write_rank(root.path(), {3, 1}, 0, 2));
+  ASSERT_OK(mark_bad(root.path(), {3, 1}, "kept to look at"));
+  std::filesystem::copy(root / "step-000000001.a1", root / "deleting-step-000000000.a1",
+                        std::filesystem::copy_options::recursive);
+  ASSERT_OK(make_dirs(root / "foreign"));
+  test::set_bytes(root / "notes.txt", "x");
+  ASSERT_OK(sweep_checkpoints(root.path(), 2));
+  EXPECT_THAT(*list_dir(root.path()), ElementsAre("foreign", "notes.txt", "step-000000001.a1",
+                                                  "step-000000002.a2", "step-000000003.a1"));
+  ASSERT_OK(sweep_checkpoints(root.path(), 3));
+  EXPECT_FALSE(path_exists(root / "step-000000002.a2"));
+  ASSERT_OK(verify_checkpoint(root.path(), {1, 1}, {}));
+}
+
+TEST(ShardDb, SpreadsOverSstFilesAndFindsEveryChunk) {
+  const TempDir dir;
+  auto writer = ShardDbWriter::create(dir / "db", dir / "stage", 3000);
+  ASSERT_OK(writer);
+  const auto bytes_at = [](uint32_t tensor, uint64_t begin) {
+    return std::string(100 + tensor * 900 + begin % 7, static_cast<char>(begin * 31 + tensor));
+  };
+  for (uint32_t tensor = 0; tensor < 3; ++tensor) {
+    for (uint64_t begin = 0; begin < 5000; begin += 250) {
+      ASSERT_OK((*writer)->add_chunk(tensor, begin, bytes_at(tensor, begin)));
+    }
+  }
+  const auto files = (*writer)->ingest();
+  ASSERT_OK(files);
+  EXPECT_GT(files->size(), 10U);
+  for (const SstFile& file : *files) {
+    EXPECT_EQ(*file_bytes(dir / ("db/" + file.name)), static_cast<int64_t>(file.bytes));
+  }
+  ASSERT_OK((*writer)->put_manifest("m"));
+  ASSERT_OK((*writer)->close());
+  auto reader = ShardDbReader::open(dir / "db");
+  ASSERT_OK(reader);
+  EXPECT_EQ(*(*reader)->manifest_bytes(), "m");
+  for (uint32_t tensor = 0; tensor < 3; ++tensor) {
+    for (uint64_t begin = 0; begin < 5000; begin += 250) {
+      const auto chunk = (*reader)->chunk(tensor, begin);
+      ASSERT_OK(chunk);
+      EXPECT_EQ(*chunk, bytes_at(tensor, begin));
+    }
+  }
+  EXPECT_EQ((*reader)->chunk(0, 1).status().code(), Code::kDataLoss);
+  EXPECT_EQ((*reader)->chunk(3, 0).status().code(), Code::kDataLoss);
+}
+
+}  // namespace
+}  // namespace swax
