@@ -9,16 +9,6 @@
 namespace swax {
 namespace {
 
-// First step of the last part, which has long windows only: floor((1 - anneal_frac) * steps).
-// The share is taken in units of 1e-9, so that 0.1 means exactly one tenth and the rest is integer
-// arithmetic (steps <= 1e9, the product fits).
-int64_t anneal_begin(const pb::JobSpec& spec) {
-  constexpr int64_t kUnit = 1'000'000'000;
-  const double share = std::clamp(spec.window().anneal_frac(), 0.0, 1.0);
-  const int64_t anneal = static_cast<int64_t>(share * static_cast<double>(kUnit) + 0.5);
-  return total_steps(spec) * (kUnit - anneal) / kUnit;
-}
-
 // p as a threshold for 32-bit words; the product is exact.
 uint64_t short_threshold(const pb::JobSpec& spec) {
   return static_cast<uint64_t>(std::clamp(spec.window().p(), 0.0, 1.0) * 0x1p32);
@@ -60,6 +50,15 @@ float learning_rate(const pb::JobSpec& spec, int64_t step) {
     factor = floor;
   }
   return static_cast<float>(peak * factor);
+}
+
+// The share is taken in units of 1e-9, so that 0.1 means exactly one tenth and the rest is integer
+// arithmetic (steps <= 1e9, the product fits).
+int64_t anneal_begin(const pb::JobSpec& spec) {
+  constexpr int64_t kUnit = 1'000'000'000;
+  const double share = std::clamp(spec.window().anneal_frac(), 0.0, 1.0);
+  const int64_t anneal = static_cast<int64_t>(share * static_cast<double>(kUnit) + 0.5);
+  return total_steps(spec) * (kUnit - anneal) / kUnit;
 }
 
 int64_t attention_window(const pb::JobSpec& spec, int64_t step) {

@@ -13,6 +13,8 @@ int64_t total_steps(const pb::JobSpec& spec);            // training.steps, or c
 float learning_rate(const pb::JobSpec& spec, int64_t step);
 // w(step) = short if step < floor((1 - anneal_frac) N) and word(seed, step) < floor(p 2^32), else long.
 int64_t attention_window(const pb::JobSpec& spec, int64_t step);
+// First step of the last part, which has long windows only: floor((1 - anneal_frac) N).
+int64_t anneal_begin(const pb::JobSpec& spec);
 double expected_window_share(const pb::JobSpec& spec);   // expected share of steps with the short window
 struct BiasCorrection {
   float bias1;
