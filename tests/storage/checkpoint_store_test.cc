@@ -48,7 +48,7 @@ TEST(CheckpointName, RoundTripsAndRefusesOthers) {
 }
 
 TEST(CheckpointStore, ReshardsBetweenAnyNumbersOfRanks) {
-  const TempDir root;
+  const TempDir root(TempDir::Place::kMemory);
   uint64_t step = 1;
   for (const uint32_t world : {1U, 3U, 2U, 8U}) {
     const CheckpointName name{step++, 1};
@@ -61,7 +61,7 @@ TEST(CheckpointStore, ReshardsBetweenAnyNumbersOfRanks) {
 }
 
 TEST(CheckpointStore, RewritesWhatItRead) {
-  const TempDir root;
+  const TempDir root(TempDir::Place::kMemory);
   ASSERT_OK(save(root.path(), {1, 1}, 3));
   auto reader = CheckpointReader::open(root.path(), {1, 1});
   ASSERT_OK(reader);
@@ -91,7 +91,7 @@ TEST(CheckpointStore, RewritesWhatItRead) {
 }
 
 TEST(CheckpointStore, ReadingChangesNothing) {
-  const TempDir root;
+  const TempDir root(TempDir::Place::kMemory);
   ASSERT_OK(save(root.path(), {1, 1}, 2));
   const auto before = test::tree_of(root.path());
   int64_t last = 0;
@@ -109,7 +109,7 @@ TEST(CheckpointStore, ReadingChangesNothing) {
 }
 
 TEST(CheckpointStore, ReadRefusesWrongRanges) {
-  const TempDir root;
+  const TempDir root(TempDir::Place::kMemory);
   ASSERT_OK(save(root.path(), {1, 1}, 2));
   auto reader = CheckpointReader::open(root.path(), {1, 1});
   ASSERT_OK(reader);
@@ -124,7 +124,7 @@ TEST(CheckpointStore, ReadRefusesWrongRanges) {
 }
 
 TEST(CheckpointStore, WriteRefusesRangesThatDoNotRise) {
-  const TempDir root;
+  const TempDir root(TempDir::Place::kMemory);
   const std::vector<float> data(10, 1.0F);
   const ShardWriteOptions options{.ckpt_root = root.path(), .name = {1, 1}};
   const std::vector<std::vector<ShardRange>> wrong = {
@@ -139,7 +139,7 @@ TEST(CheckpointStore, WriteRefusesRangesThatDoNotRise) {
 }
 
 TEST(CheckpointStore, ReadBackAndRepeatedWrites) {
-  const TempDir root;
+  const TempDir root(TempDir::Place::kMemory);
   const auto first = test::write_rank(root.path(), {1, 1}, 0, 1, true);
   ASSERT_OK(first);
   const auto second = test::write_rank(root.path(), {1, 1}, 0, 1, true);
@@ -151,7 +151,7 @@ TEST(CheckpointStore, ReadBackAndRepeatedWrites) {
 }
 
 TEST(CheckpointStore, RanksWriteAtOnceButOneWriterPerRank) {
-  const TempDir root;
+  const TempDir root(TempDir::Place::kMemory);
   std::vector<pb::RankShard> ranks(4);
   std::vector<std::thread> threads;
   for (uint32_t rank = 0; rank < 4; ++rank) {
@@ -202,7 +202,7 @@ class Commit : public testing::Test {
   Code commit(const pb::CheckpointManifest& manifest) {
     return commit_checkpoint(root_.path(), manifest).code();
   }
-  const TempDir root_;
+  const TempDir root_{TempDir::Place::kMemory};
   std::vector<pb::RankShard> ranks_;
   pb::CheckpointManifest manifest_;
 };
@@ -280,7 +280,7 @@ TEST(Coverage, EveryElementExactlyOnce) {
                {4, Code::kFailedPrecondition, "element 4 of 10 is in two shards"},
                {5, Code::kOk, ""}};
   for (const auto& c : cases) {
-    const TempDir root;
+    const TempDir root(TempDir::Place::kMemory);
     pb::CheckpointManifest manifest;
     manifest.set_step(1);
     manifest.set_epoch(1);
@@ -298,7 +298,7 @@ TEST(Coverage, EveryElementExactlyOnce) {
 }
 
 TEST(Retention, KeepsTheNewestGoodOnesAndNeverABadOne) {
-  const TempDir root;
+  const TempDir root(TempDir::Place::kMemory);
   EXPECT_THAT(*list_checkpoints(root / "none"), IsEmpty());
   for (const uint64_t step : {1U, 2U, 3U, 4U, 10U}) ASSERT_OK(save(root.path(), {step, 1}, 1));
   ASSERT_OK(test::write_rank(root.path(), {11, 1}, 0, 1));  // not committed
@@ -326,7 +326,7 @@ TEST(Retention, KeepsTheNewestGoodOnesAndNeverABadOne) {
 }
 
 TEST(Retention, NeverTheLastGoodOneWhenNewerOnesAreBad) {
-  const TempDir root;
+  const TempDir root(TempDir::Place::kMemory);
   for (const uint64_t step : {1U, 2U, 3U}) ASSERT_OK(save(root.path(), {step, 1}, 1));
   ASSERT_OK(mark_bad(root.path(), {3, 1}, "x"));
   ASSERT_OK(mark_bad(root.path(), {2, 1}, "x"));
@@ -335,7 +335,7 @@ TEST(Retention, NeverTheLastGoodOneWhenNewerOnesAreBad) {
 }
 
 TEST(Sweep, RemovesDeadAttemptsAndNothingElse) {
-  const TempDir root;
+  const TempDir root(TempDir::Place::kMemory);
   ASSERT_OK(sweep_checkpoints(root / "none", 5));
   ASSERT_OK(save(root.path(), {1, 1}, 1));
   ASSERT_OK(test::write_rank(root.path(), {2, 1}, 0, 2));

@@ -12,8 +12,11 @@
 namespace swax::test {
 namespace fs = std::filesystem;
 
-TempDir::TempDir() {
-  std::string pattern = SWAX_BINARY_DIR "/storage-test-XXXXXX";
+TempDir::TempDir(Place place) {
+  constexpr const char* kMemoryFolder = "/dev/shm";
+  const bool memory = place == Place::kMemory && access(kMemoryFolder, W_OK) == 0;
+  std::string pattern = memory ? kMemoryFolder : SWAX_BINARY_DIR;
+  pattern += "/swax-storage-XXXXXX";
   const char* const made = mkdtemp(pattern.data());
   if (made == nullptr) {
     ADD_FAILURE() << "mkdtemp " << pattern;

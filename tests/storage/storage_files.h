@@ -10,10 +10,12 @@
 
 namespace swax::test {
 
-// A fresh folder, removed at the end. Not on tmpfs: some tests want a real disk.
+// A fresh folder, removed at the end: in the build folder, or in memory for tests that save often
+// and only kill processes (nothing there is lost by a missing fsync).
 class TempDir {
  public:
-  TempDir();
+  enum class Place { kDisk, kMemory };
+  explicit TempDir(Place place = Place::kDisk);
   ~TempDir();
   TempDir(const TempDir&) = delete;
   TempDir& operator=(const TempDir&) = delete;
