@@ -9,3 +9,11 @@ add_dependencies(swax_data_fixture data_build_tool)
 
 swax_test(data_import_test SOURCES data_import_test.cc DEPS swax_data_fixture
   LABELS unit sanitize)
+swax_test(data_build_test SOURCES data_build_test.cc DEPS swax_data_fixture
+  LABELS unit sanitize SERIAL)
+swax_test(data_batch_test SOURCES data_batch_test.cc data_allocations.cc DEPS swax_data_fixture
+  LABELS unit sanitize)
+swax_test(data_baseline_test SOURCES data_baseline_test.cc DEPS swax_data_fixture
+  LABELS unit sanitize)
+swax_test(data_kjv_test SOURCES data_kjv_test.cc DEPS swax_data_fixture
+  LABELS unit)

@@ -13,6 +13,7 @@
 #include <cstdlib>
 
 #include "proto/base/files.h"
+#include "proto/base/hash.h"
 #include "proto/base/rng.h"
 #include "proto/base/text.h"
 #include "worker/data/build.h"
@@ -63,7 +64,6 @@ BuildProcess::BuildProcess(std::vector<std::string> words, std::vector<std::stri
   EXPECT_EQ(pipe2(fds, O_CLOEXEC), 0);
   output_fd_ = fds[0];
   words.insert(words.begin(), SWAX_DATA_BUILD_TOOL);
-  environment.emplace_back("SWAX_LOG=warn");
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
@@ -85,6 +85,13 @@ BuildProcess::~BuildProcess() {
     waitpid(pid_, nullptr, 0);
   }
   if (output_fd_ >= 0) close(output_fd_);
+}
+
+std::string BuildProcess::Ended::digest() const {
+  for (const std::string_view line : split(output, '\n')) {
+    if (parse_hash128(line).ok()) return std::string(line);
+  }
+  return "";
 }
 
 BuildProcess::Ended BuildProcess::wait() {

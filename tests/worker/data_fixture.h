@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "proto/base/status.h"
@@ -59,13 +60,15 @@ class BuildProcess {
  public:
   explicit BuildProcess(std::vector<std::string> words, std::vector<std::string> environment = {});
   ~BuildProcess();
-  BuildProcess(BuildProcess&&) = default;
+  BuildProcess(BuildProcess&& other) noexcept
+      : pid_(std::exchange(other.pid_, 0)), output_fd_(std::exchange(other.output_fd_, -1)) {}
   BuildProcess(const BuildProcess&) = delete;
   struct Ended {
     int exit_code = -1;  // -1 after a signal
     int signal = 0;
     int64_t rss_bytes_max = 0;
-    std::string output;
+    std::string output;          // stdout and stderr
+    std::string digest() const;  // the line of 32 hex digits in it, or ""
   };
   Ended wait();
 
