@@ -1,4 +1,5 @@
-// Ordered in-memory Kv with the contract of kv.h: for tests and the simulator. `sync` has no effect but is counted.
+// Ordered in-memory Kv with the contract of kv.h: for tests and the simulator. `sync` has no effect
+// but is counted.
 #pragma once
 
 #include <map>

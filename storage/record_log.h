@@ -1,6 +1,7 @@
-// Append-only file of framed records: u32 length, u64 XXH3-64 of the payload, payload (little-endian). What was written before a kill is
-// read back; a torn tail is ignored. Not synced unless asked: it survives the process, sync() makes it survive the machine.
-// Threads: writer and reader are single-threaded each; a reader may follow a file that another process is writing.
+// Append-only file of framed records: u32 length, u64 XXH3-64 of the payload, payload
+// (little-endian). What was written before a kill is read back; a torn tail is ignored. Not synced
+// unless asked: it survives the process, sync() makes it survive the machine. Threads: writer and
+// reader are single-threaded each; a reader may follow a file that another process is writing.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +32,8 @@ class RecordLogWriter {
 class RecordLogReader {
  public:
   static Result<RecordLogReader> open(const std::string& path);
-  // true and the payload; false when there is no further whole record (yet). kDataLoss when a record before the tail is damaged.
+  // true and the payload; false when there is no further whole record (yet). kDataLoss when a
+  // record before the tail is damaged.
   Result<bool> next(std::string* payload);
   int64_t offset() const { return offset_; }
 

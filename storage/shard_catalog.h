@@ -1,6 +1,6 @@
-// A data set: one immutable folder of token shards plus a small RocksDB ("manifest.db") with its DatasetManifest, written once by whoever
-// builds it, opened read-only by all. Digest rules: proto/shard.proto.
-// Threads: DatasetReader may be used by one thread.
+// A data set: one immutable folder of token shards plus a small RocksDB ("manifest.db") with its
+// DatasetManifest, written once by whoever builds it, opened read-only by all. Digest rules:
+// proto/shard.proto. Threads: DatasetReader may be used by one thread.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,8 @@
 namespace swax {
 
 Hash128 dataset_digest(const pb::DatasetManifest& manifest);
-// Sets manifest.digest, writes it into folder/manifest.db, syncs. The shards must stand in the folder already.
+// Sets manifest.digest, writes it into folder/manifest.db, syncs. The shards must stand in the
+// folder already.
 Status write_dataset_manifest(const std::string& folder, pb::DatasetManifest* manifest);
 Result<pb::DatasetManifest> read_dataset_manifest(const std::string& folder);  // checks the digest
 
@@ -23,7 +24,8 @@ Result<pb::DatasetManifest> read_dataset_manifest(const std::string& folder);  /
 class DatasetReader {
  public:
   // expected_digest empty: not compared. Sizes of all shards are checked at open.
-  static Result<std::unique_ptr<DatasetReader>> open(const std::string& folder, std::string_view split,
+  static Result<std::unique_ptr<DatasetReader>> open(const std::string& folder,
+                                                     std::string_view split,
                                                      std::string_view expected_digest);
   virtual ~DatasetReader() = default;
   virtual const pb::DatasetManifest& manifest() const = 0;

@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <filesystem>
+#include <memory>
 #include <thread>
 
 #include "proto/base/files.h"
@@ -30,17 +31,13 @@ using testing::IsEmpty;
 
 constexpr CheckpointName kName{7, 2};
 
-// One file of the checkpoint: the only one whose name starts and ends so.
 class Damage : public testing::Test {
  protected:
   static void SetUpTestSuite() {
-    whole_ = new TempDir;  // NOLINT: freed in TearDownTestSuite
+    whole_ = std::make_unique<TempDir>();
     ASSERT_TRUE(test::save(whole_->path(), kName, 2).ok());
   }
-  static void TearDownTestSuite() {
-    delete whole_;
-    whole_ = nullptr;
-  }
+  static void TearDownTestSuite() { whole_.reset(); }
   void SetUp() override {
     fs::copy(whole_->path(), dir_.path(), fs::copy_options::recursive);
     ASSERT_TRUE(verify().ok());
@@ -49,6 +46,7 @@ class Damage : public testing::Test {
   std::string rank(int number, const std::string& kind) const {
     return folder() + "/rank-0000" + std::to_string(number) + kind;
   }
+  // Of rank 1's database: the only file whose name starts and ends so.
   std::string one_file(const std::string& prefix, const std::string& suffix) const {
     const auto files = test::files_like(rank(1, ".db"), prefix, suffix);
     EXPECT_EQ(files.size(), 1U) << prefix << "*" << suffix;
@@ -62,10 +60,10 @@ class Damage : public testing::Test {
       EXPECT_THAT(status.message(), HasSubstr(says));
     }
   }
-  static TempDir* whole_;
+  static std::unique_ptr<TempDir> whole_;
   const TempDir dir_;
 };
-TempDir* Damage::whole_ = nullptr;
+std::unique_ptr<TempDir> Damage::whole_;
 
 TEST_F(Damage, AFlippedBitInAValueNamesTheTensor) {
   const std::string table = one_file("0", ".sst");
