@@ -9,7 +9,8 @@ namespace {
 constexpr int64_t kAlignment = 256;
 // Not a canonical address on any 64-bit machine we know: a use of it faults at once.
 constexpr uintptr_t kMeasuringBase = uintptr_t{1} << 62;
-constexpr int64_t kMeasuringCapacity = int64_t{1} << 60;
+constexpr int64_t kMeasuringCapacity = int64_t{1} << 56;
+constexpr int kMeasuringRanges = 64;
 
 int64_t align_up(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
@@ -27,9 +28,12 @@ Tensor view(void* data, DType dtype, std::span<const int64_t> dims) {
 
 }  // namespace
 
-Arena Arena::measuring() {
+Arena Arena::measuring(int range) {
+  SWAX_CHECK(range >= 0);
+  SWAX_CHECK(range < kMeasuringRanges);
   Arena a;
-  a.base_ = reinterpret_cast<unsigned char*>(kMeasuringBase);
+  a.base_ = reinterpret_cast<unsigned char*>(
+      kMeasuringBase + static_cast<uintptr_t>(range) * static_cast<uintptr_t>(kMeasuringCapacity));
   a.capacity_ = kMeasuringCapacity;
   a.measuring_ = true;
   return a;

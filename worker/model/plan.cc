@@ -67,7 +67,7 @@ class DryRun {
   MeasuringBackend backend_;
   std::unique_ptr<Stream> stream_;
   Arena memory_ = Arena::measuring();  // weights, inputs: never read
-  Arena arena_ = Arena::measuring();
+  Arena arena_ = Arena::measuring(1);
   Tensor weights_, gradients_;
   ResidentStore store_;
   std::unique_ptr<Model> model_;
