@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "proto/base/status.h"
-#include "proto/wire/frame.h"
+#include "proto/frame.h"
 
 namespace swax {
 
