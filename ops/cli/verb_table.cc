@@ -34,6 +34,10 @@ int version(const Args& args) {
   return kExitOk;
 }
 
+OptionSpec run_state_option() {
+  return {.name = "--state", .value = "DIR", .doc = "state folder of the run; default ./runs/NAME"};
+}
+
 WordSpec spec_word() { return {.name = "FILE", .doc = "job spec (TOML), at most 256 KiB"}; }
 
 void add_spec_verbs(std::vector<VerbSpec>* verbs) {
@@ -52,7 +56,7 @@ void add_spec_verbs(std::vector<VerbSpec>* verbs) {
            "It is measured by running the model's own code without memory behind it. "
            "Creates nothing.",
        .words = {spec_word()},
-       .options = {set_option(), ranks_option(), output_option()},
+       .options = {set_option(), ranks_option(), run_state_option(), output_option()},
        .examples = {"swax plan jobs/nano.toml --ranks 4", "swax plan jobs/swax-1.4b.toml -o json"},
        .run = verb_plan});
   verbs->push_back(
@@ -63,10 +67,7 @@ void add_spec_verbs(std::vector<VerbSpec>* verbs) {
                   "second Ctrl-C kills. Exit codes: 0 SUCCEEDED, 10 FAILED, 4 the state folder "
                   "belongs to another spec or to a run that works right now.",
        .words = {spec_word()},
-       .options = {{.name = "--state", .value = "DIR", .doc = "state folder; default ./runs/NAME"},
-                   ranks_option(),
-                   set_option(),
-                   output_option()},
+       .options = {run_state_option(), ranks_option(), set_option(), output_option()},
        .examples = {"swax run jobs/quickstart.toml --ranks 2 --set training.steps=50"},
        .run = run});
 }
