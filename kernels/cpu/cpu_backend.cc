@@ -58,7 +58,9 @@ std::string libc_version() {
 
 Status need_data(const char* op, std::initializer_list<const Tensor*> tensors) {
   for (const Tensor* t : tensors) {
-    if (t->empty()) return invalid_argument(std::string(op) + ": a tensor has no memory");
+    if (!t->empty() && t->data == nullptr) {
+      return invalid_argument(std::string(op) + ": a tensor has no memory");
+    }
   }
   return ok();
 }

@@ -61,7 +61,7 @@ class CpuBackend final : public Backend {
   ThreadPool pool_;
 };
 
-// kInvalidArgument when one of them has no memory.
+// kInvalidArgument when one of them has a shape but no memory. Absent optional tensors are fine.
 Status need_data(const char* op, std::initializer_list<const Tensor*> tensors);
 
 }  // namespace swax::cpu

@@ -15,10 +15,11 @@ namespace {
 // z of lanes of a row. cap 0 means no cap.
 struct Cap {
   F8 cap;
-  F8 inverse;
   bool on;
-  explicit Cap(float c) : cap(splat(c)), inverse(splat(c > 0.0F ? 1.0F / c : 0.0F)), on(c > 0.0F) {}
+  explicit Cap(float c) : cap(splat(c)), on(c > 0.0F) {}
   F8 z(F8 u) const { return on ? cap * tanh8(u / cap) : u; }
+  // 1 - (z / cap)^2, from u: no cancellation where z is close to the cap.
+  F8 slope(F8 u) const { return on ? tanh_slope8(u / cap) : splat(1.0F); }
 };
 
 struct RowSum {
@@ -43,17 +44,19 @@ RowSum row_sum(const float* u, int64_t vocab, const Cap& cap) {
   return {max, sum};
 }
 
-// u becomes du; every term but the one-hot.
-void write_gradient(float* u, int64_t vocab, const Cap& cap, const RowSum& s, float inv_targets) {
+// u becomes du.
+void write_gradient(float* u, int64_t vocab, int64_t target, const Cap& cap, const RowSum& s,
+                    float inv_targets) {
   const F8 shift = splat(s.max);
-  const F8 factor = splat(inv_targets / s.sum);
-  const F8 one = splat(1.0F);
+  const F8 inv_sum = splat(1.0F / s.sum);
+  const F8 weight = splat(inv_targets);
+  const F8 at_target = splat(u[target]);
   for_lanes(vocab, [&](int64_t i, int64_t lanes) {
-    const F8 z = cap.z(load(u + i, lanes));
-    const F8 p = exp8(z - shift) * factor;
-    const F8 ratio = z * cap.inverse;
-    store(u + i, cap.on ? p * (one - ratio * ratio) : p, lanes);
+    const F8 x = load(u + i, lanes);
+    store(u + i, exp8(cap.z(x) - shift) * inv_sum * (weight * cap.slope(x)), lanes);
   });
+  const F8 p = exp8(cap.z(at_target) - shift) * inv_sum;
+  u[target] = _mm256_cvtss_f32((p - splat(1.0F)) * (weight * cap.slope(at_target)));
 }
 
 double row_loss(const CrossEntropyArgs& a, int64_t t, const Cap& cap, float inv_targets) {
@@ -66,11 +69,7 @@ double row_loss(const CrossEntropyArgs& a, int64_t t, const Cap& cap, float inv_
   }
   const float z_target = _mm256_cvtss_f32(cap.z(splat(u[target])));
   const RowSum s = row_sum(u, vocab, cap);
-  if (a.write_gradient) {
-    write_gradient(u, vocab, cap, s, inv_targets);
-    const float ratio = a.cap > 0.0F ? z_target / a.cap : 0.0F;
-    u[target] -= inv_targets * (1.0F - ratio * ratio);
-  }
+  if (a.write_gradient) write_gradient(u, vocab, target, cap, s, inv_targets);
   // Not math::log of a NaN or infinite sum: its domain is the positive finite numbers.
   const double sum = static_cast<double>(s.sum);
   const double log_sum = s.sum < std::numeric_limits<float>::infinity() ? math::log(sum) : sum;
@@ -81,7 +80,7 @@ double row_loss(const CrossEntropyArgs& a, int64_t t, const Cap& cap, float inv_
 
 Status CpuBackend::cross_entropy(Stream&, const CrossEntropyArgs& a) {
   SWAX_TRY(validate(a));
-  SWAX_TRY(need_data("cross_entropy", {&a.logits_TV, &a.targets_T, &a.loss_sum}));
+  SWAX_TRY(need_data("cross_entropy", {&a.logits_TV, &a.targets_T, &a.loss_sum, &a.token_loss_T}));
   if (a.write_gradient && a.scalars == nullptr) {
     return invalid_argument("cross_entropy: write_gradient needs scalars");
   }

@@ -247,7 +247,7 @@ void step_head(const MlstmStepArgs& a, int64_t head) {
 
 Status CpuBackend::mlstm(Stream&, const MlstmArgs& a) {
   SWAX_TRY(validate(a));
-  SWAX_TRY(need_data("mlstm", {&a.q_TNK, &a.k_TNK, &a.v_TNU, &a.i_TN, &a.f_TN, &a.h_TNU,
+  SWAX_TRY(need_data("mlstm", {&a.q_TNK, &a.k_TNK, &a.v_TNU, &a.i_TN, &a.f_TN, &a.reset_T, &a.h_TNU,
                                &a.states_CNKU1, &a.m_state_CN, &a.m_TN, &a.den_TN, &a.scratch}));
   const Forward forward(form_, a);
   const int64_t heads = a.q_TNK.dims[1];

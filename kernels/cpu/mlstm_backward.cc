@@ -335,9 +335,9 @@ class Backward {
 Status CpuBackend::mlstm_backward(Stream&, const MlstmBackwardArgs& a) {
   SWAX_TRY(validate(a));
   SWAX_TRY(need_data("mlstm_backward",
-                     {&a.q_TNK, &a.k_TNK, &a.v_TNU, &a.i_TN, &a.f_TN, &a.h_TNU, &a.states_CNKU1,
-                      &a.m_state_CN, &a.m_TN, &a.den_TN, &a.dh_TNU, &a.dq_TNK, &a.dk_TNK, &a.dv_TNU,
-                      &a.di_TN, &a.df_TN, &a.scratch}));
+                     {&a.q_TNK, &a.k_TNK, &a.v_TNU, &a.i_TN, &a.f_TN, &a.reset_T, &a.h_TNU,
+                      &a.states_CNKU1, &a.m_state_CN, &a.m_TN, &a.den_TN, &a.dh_TNU, &a.dq_TNK,
+                      &a.dk_TNK, &a.dv_TNU, &a.di_TN, &a.df_TN, &a.scratch}));
   const Backward backward(form_, a);
   const int64_t heads = a.q_TNK.dims[1];
   const int64_t v = a.v_TNU.dims[2];

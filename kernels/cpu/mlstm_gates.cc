@@ -18,7 +18,7 @@ float capped(float z, float cap) { return cap > 0.0F ? cap * tanh1(z / cap) : z;
 float cap_slope(float value, float cap) {
   if (!(cap > 0.0F)) return 1.0F;
   const float ratio = value / cap;
-  return 1.0F - ratio * ratio;
+  return (1.0F - ratio) * (1.0F + ratio);
 }
 
 // Columns [col, col + cols) of the weight gradients: tokens in rising order.

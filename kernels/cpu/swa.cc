@@ -145,7 +145,7 @@ void decode_head(const SwaDecodeArgs& a, int64_t head, int64_t kv_head) {
 
 Status CpuBackend::swa(Stream&, const SwaArgs& a) {
   SWAX_TRY(validate(a));
-  SWAX_TRY(need_data("swa", {&a.q_THE, &a.k_TGE, &a.v_TGE, &a.o_THE, &a.lse_TH}));
+  SWAX_TRY(need_data("swa", {&a.q_THE, &a.k_TGE, &a.v_TGE, &a.doc_start_T, &a.o_THE, &a.lse_TH}));
   const int64_t tokens = a.q_THE.dims[0];
   const int64_t heads = a.q_THE.dims[1];
   const int64_t group = heads / a.k_TGE.dims[1];

@@ -159,8 +159,9 @@ void key_head(GemmForm form, const SwaBackwardArgs& a, int64_t kv_head) {
 
 Status CpuBackend::swa_backward(Stream&, const SwaBackwardArgs& a) {
   SWAX_TRY(validate(a));
-  SWAX_TRY(need_data("swa_backward", {&a.q_THE, &a.k_TGE, &a.v_TGE, &a.o_THE, &a.lse_TH, &a.do_THE,
-                                      &a.dq_THE, &a.dk_TGE, &a.dv_TGE, &a.scratch}));
+  SWAX_TRY(
+      need_data("swa_backward", {&a.q_THE, &a.k_TGE, &a.v_TGE, &a.doc_start_T, &a.o_THE, &a.lse_TH,
+                                 &a.do_THE, &a.dq_THE, &a.dk_TGE, &a.dv_TGE, &a.scratch}));
   const int64_t tokens = a.q_THE.dims[0];
   const int64_t heads = a.q_THE.dims[1];
   constexpr int64_t kRows = 64;

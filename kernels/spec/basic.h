@@ -1,5 +1,6 @@
-// Element-wise operations, copies and the tensor digest. See kernels/README.md for the conventions of all specs:
-// every argument struct names its shapes; validate() checks them on the host; nothing is allocated by a call.
+// Element-wise operations, copies and the tensor digest. See kernels/README.md for the conventions
+// of all specs: every argument struct names its shapes; validate() checks them on the host; nothing
+// is allocated by a call.
 #pragma once
 
 #include "kernels/tensor.h"
@@ -12,7 +13,8 @@ struct FillArgs {
   Tensor x;
   float value = 0.0F;
 };
-// out[i] = a[i] + b[i]. f32 contiguous; out may be a or b. This is the one addition of the slot sum.
+// out[i] = a[i] + b[i]. f32 contiguous; out may be a or b. This is the one addition of the slot
+// sum.
 struct AddArgs {
   Tensor a;
   Tensor b;
@@ -23,8 +25,9 @@ struct CastArgs {
   Tensor from;
   Tensor to;
 };
-// sums[0..1] (i64 [2], read as unsigned) += sum over i of digest_mix(k, name_hash, first_element + i, bits of x[i]) modulo 2^64. x f32.
-// Source: proto/base/hash.h. Integer sums: any order gives the same bits.
+// sums[0..1] (i64 [2], read as unsigned) += sum over i of digest_mix(k, name_hash, first_element +
+// i, bits of x[i]) modulo 2^64. x f32. Source: proto/base/hash.h. Integer sums: any order gives the
+// same bits.
 struct DigestArgs {
   Tensor x;
   uint64_t name_hash = 0;

@@ -61,7 +61,7 @@ Status expect(const char* op, std::initializer_list<Expect> all) {
 }
 
 Status expect_optional(const char* op, const Expect& e) {
-  if (e.t->empty() && e.t->rank == 0) return ok();
+  if (e.t->empty()) return ok();
   return expect_one(op, e);
 }
 

@@ -33,7 +33,7 @@ struct Expect {
 // kInvalidArgument naming op, tensor, value and limit at the first tensor that is not as expected.
 // Every dimension must be at least 1.
 Status expect(const char* op, std::initializer_list<Expect> all);
-// Ok for an absent optional tensor (no data and rank 0), else as expect().
+// Ok for an absent optional tensor, else as expect().
 Status expect_optional(const char* op, const Expect& e);
 Status bad_value(const char* op, const char* what, int64_t value, const char* limit);
 Status bad_value(const char* op, const char* what, double value, const char* limit);

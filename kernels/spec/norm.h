@@ -1,11 +1,13 @@
-// RMSNorm: y = x * r * w, r_T = 1 / sqrt(mean_D(x^2) + eps). Source: arXiv 1910.07467. y may alias x in forward.
-// Backward: dx (+)= r (w dy) - x r^3 mean_D(x w dy); dw_D = sum_T dy x r, written, rows added in the fixed blocks of kNormRowBlock
-// rows (left fold inside a block, left fold over blocks). accumulate_dx adds to dx_TD (the residual path). dx may alias dy, not x.
+// RMSNorm: y = x * r * w, r_T = 1 / sqrt(mean_D(x^2) + eps). Source: arXiv 1910.07467. y may alias
+// x in forward. Backward: dx (+)= r (w dy) - x r^3 mean_D(x w dy); dw_D = sum_T dy x r, written,
+// rows added in the fixed blocks of kNormRowBlock rows (left fold inside a block, left fold over
+// blocks). accumulate_dx adds to dx_TD (the residual path). dx may alias dy, not x.
 //
-// Head norm with output gate (mLSTM): y = sigmoid(o) * (LayerNorm_U(h) * w), LayerNorm per head over U with weight w_NU and no bias,
-// mean_TN and rstd_TN saved. Source: model-spec 1.3 (MultiHeadLayerNorm of xLSTM-7B).
-// Backward: do = dy * LN * s(1-s); dyn = dy * s; dx = rstd (dyh - mean dyh - yhat mean(dyh yhat)); dw as for RMSNorm.
-// All f32 on the CPU. Bounds: K = row length, c = 3 forward, 6 backward.
+// Head norm with output gate (mLSTM): y = sigmoid(o) * (LayerNorm_U(h) * w), LayerNorm per head
+// over U with weight w_NU and no bias, mean_TN and rstd_TN saved. Source: model-spec 1.3
+// (MultiHeadLayerNorm of xLSTM-7B). Backward: do = dy * LN * s(1-s); dyn = dy * s; dx = rstd (dyh -
+// mean dyh - yhat mean(dyh yhat)); dw as for RMSNorm. All f32 on the CPU. Bounds: K = row length
+// (dw: the number of rows), c = 3 forward, 6 backward.
 #pragma once
 
 #include "kernels/tensor.h"
@@ -41,8 +43,8 @@ struct RmsNormBackwardArgs {
 };
 struct HeadNormArgs {
   Tensor h_TNU;
-  Tensor o_TNU;   // gate pre-activation
-  Tensor w_NU;    // [N*U]
+  Tensor o_TNU;  // gate pre-activation
+  Tensor w_NU;   // [N*U]
   Tensor y_TNU;
   Tensor mean_TN;
   Tensor rstd_TN;

@@ -1,10 +1,13 @@
-// Causal sliding-window attention. Key j is visible to query t iff t - window < j <= t and j >= doc_start_T[t]; `window` counts keys,
-// the query's own included, and changes per step (run-time argument); window >= T is full causal attention.
-// o_t = sum_j p_tj v_j, p = softmax(scale q_t k_j) in f32 with online maximum; lse_TH saved (natural log).
-// Query head h reads key/value head h / (H / G). Source: arXiv 2307.08691 (backward with band limits), model-spec 4.
-// Backward, no atomics: delta_t = do_t . o_t; dS = P (dP - delta); dq, dk, dv written. A key head adds its query heads in rising order.
-// doc_start_T i32: index of the first token of t's document inside this sequence (0 when it began before); empty: no borders.
-// f32 on the CPU, q/k/v/o [T,H or G,E]. Bounds: K = min(window, T) + E, c = 4 forward, 8 backward.
+// Causal sliding-window attention. Key j is visible to query t iff t - window < j <= t and j >=
+// doc_start_T[t]; `window` counts keys, the query's own included, and changes per step (run-time
+// argument); window >= T is full causal attention. o_t = sum_j p_tj v_j, p = softmax(scale q_t k_j)
+// in f32 with online maximum; lse_TH saved (natural log). Query head h reads key/value head h / (H
+// / G). Source: arXiv 2307.08691 (backward with band limits), model-spec 4. Backward, no atomics:
+// delta_t = do_t . o_t; dS = P (dP - delta); dq, dk, dv written. A key head adds its query heads in
+// rising order. doc_start_T i32: index of the first token of t's document inside this sequence (0
+// when it began before); empty: no borders. f32 on the CPU, q/k/v/o [T,H or G,E]. Bounds: K =
+// min(window, T) + E, c = 4 forward, 8 backward, for scores of order 1 (a score is an exponent: its
+// rounding counts absolutely). A query that sees itself alone gives exact zeros in dq, dk.
 #pragma once
 
 #include "kernels/tensor.h"
@@ -37,8 +40,9 @@ struct SwaBackwardArgs {
   int64_t window = 0;
   float scale = 0.0F;
 };
-// One query at `position` against a ring of the last keys: slot p % ring of k_RGE, v_RGE holds position p. Attends to
-// min(position + 1, window) keys, window <= ring. Keys are stored after RoPE.
+// One query at `position` against a ring of the last keys: slot p % ring of k_RGE, v_RGE holds
+// position p. Attends to min(position + 1, window) keys, window <= ring. Keys are stored after
+// RoPE.
 struct SwaDecodeArgs {
   Tensor q_HE;
   Tensor k_RGE;
