@@ -1,0 +1,137 @@
+#include "worker/agent/mpirun.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstdlib>
+
+#include "proto/base/files.h"
+#include "proto/base/text.h"
+
+namespace swax {
+namespace {
+
+using Setting = std::array<const char*, 2>;
+
+// Why each stands here: one node needs no more than shared memory and loopback, and must not look
+// up its own name or listen elsewhere (if_include); 4.1 copies through the kernel only where ptrace
+// is allowed (single_copy); posix shared memory would leave files in /dev/shm after a kill (shmem);
+// a rank that is asked to leave may need seconds for its checkpoint (sigkill_timeout); a cut cable
+// shows after 3.5 s instead of 8 minutes (keepalive).
+constexpr std::array<Setting, 12> kSettings{{
+    {"pml", "ob1"},
+    {"btl", "self,vader,tcp"},
+    {"btl_vader_single_copy_mechanism", "none"},
+    {"shmem", "mmap"},
+    {"btl_tcp_if_include", "lo"},
+    {"oob_tcp_if_include", "lo"},
+    {"odls_base_sigkill_timeout", "30"},
+    {"oob_tcp_keepalive_time", "2"},
+    {"oob_tcp_keepalive_intvl", "1"},
+    {"oob_tcp_keepalive_probes", "2"},
+    {"plm", "isolated"},
+    {"ras", "^slurm"},
+}};
+
+constexpr std::array<std::string_view, 6> kOuterPrefixes{"OMPI_", "PMIX_",  "PRTE_",
+                                                         "PMI_",  "SLURM_", "ORTE_"};
+
+std::string_view name_of(std::string_view entry) { return entry.substr(0, entry.find('=')); }
+
+// The number behind the last `marker` before `end`, or nothing.
+std::optional<int> number_after(std::string_view text, std::string_view marker) {
+  const size_t at = text.find(marker);
+  if (at == std::string_view::npos) return std::nullopt;
+  std::string_view rest = text.substr(at + marker.size());
+  while (!rest.empty() && rest.front() == ' ') rest.remove_prefix(1);
+  int value = 0;
+  const auto end = std::from_chars(rest.data(), rest.data() + rest.size(), value);
+  if (end.ec != std::errc{}) return std::nullopt;
+  return value;
+}
+
+}  // namespace
+
+std::vector<std::string> mpirun_arguments(const MpirunPlan& plan) {
+  const std::string ranks = to_text(plan.ranks);
+  std::vector<std::string> out{plan.mpirun};
+  if (plan.root) out.push_back("--allow-run-as-root");
+  for (const char* word : {"--host", "", "--oversubscribe", "--bind-to", "none"})
+    out.push_back(*word != '\0' ? word : "localhost:" + ranks);
+  const auto set = [&out](std::string name, std::string value) {
+    out.push_back("--mca");
+    out.push_back(std::move(name));
+    out.push_back(std::move(value));
+  };
+  for (const Setting& setting : kSettings) set(setting[0], setting[1]);
+  set("btl_vader_backing_directory", plan.session_folder);
+  set("orte_tmpdir_base", plan.session_folder);
+  if (plan.share_cores) set("mpi_yield_when_idle", "1");
+  out.push_back("-np");
+  out.push_back(ranks);
+  out.insert(out.end(), plan.program.begin(), plan.program.end());
+  return out;
+}
+
+std::vector<std::string> rank_environment(const std::vector<std::string>& inherited,
+                                          const std::vector<std::string>& own, bool root) {
+  std::vector<std::string> out = own;
+  if (root) {
+    out.push_back("OMPI_ALLOW_RUN_AS_ROOT=1");
+    out.push_back("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1");
+  }
+  for (const std::string& entry : inherited) {
+    const std::string_view name = name_of(entry);
+    const bool outer = std::any_of(kOuterPrefixes.begin(), kOuterPrefixes.end(),
+                                   [name](std::string_view p) { return name.starts_with(p); });
+    const bool replaced = std::any_of(own.begin(), own.end(),
+                                      [name](const std::string& e) { return name_of(e) == name; });
+    if (!outer && !replaced) out.push_back(entry);
+  }
+  return out;
+}
+
+std::vector<std::string> current_environment() {
+  std::vector<std::string> all;
+  for (char** entry = ::environ; entry != nullptr && *entry != nullptr; ++entry)
+    all.emplace_back(*entry);
+  return all;
+}
+
+Result<std::string> find_program(std::string_view name) {
+  const char* path = std::getenv("PATH");
+  for (const std::string_view folder : split(path != nullptr ? path : "/usr/bin:/bin", ':')) {
+    const std::string candidate = join_path(folder.empty() ? "." : folder, name);
+    if (!is_directory(candidate) && ::access(candidate.c_str(), X_OK) == 0) return candidate;
+  }
+  return not_found(std::string(name) + " is not in PATH");
+}
+
+std::optional<MpirunVerdict> parse_mpirun_output(std::string_view text) {
+  // "mpirun noticed that process rank 1 with PID 0 on node vm exited on signal 9 (Killed)."
+  if (const size_t at = text.find("noticed that process rank"); at != std::string_view::npos) {
+    const std::string_view rest = text.substr(at);
+    const auto rank = number_after(rest, "process rank");
+    const auto signal = number_after(rest, "on signal");
+    if (rank && signal) return MpirunVerdict{.rank = *rank, .signal = *signal};
+  }
+  // "Process name: [[12175,1],1]" and "Exit code:    9"
+  if (const size_t at = text.find("Process name: [["); at != std::string_view::npos) {
+    const std::string_view rest = text.substr(at);
+    const auto rank = number_after(rest, "],");
+    const auto code = number_after(rest, "Exit code:");
+    if (rank && code) return MpirunVerdict{.rank = *rank, .exit_code = *code};
+  }
+  // "MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD\nwith errorcode 7."
+  if (const size_t at = text.find("MPI_ABORT was invoked on rank"); at != std::string_view::npos) {
+    const std::string_view rest = text.substr(at);
+    const auto rank = number_after(rest, "on rank");
+    const auto code = number_after(rest, "errorcode");
+    if (rank && code) return MpirunVerdict{.rank = *rank, .exit_code = *code};
+  }
+  return std::nullopt;
+}
+
+}  // namespace swax

@@ -1,0 +1,42 @@
+// The mpirun command of one attempt on this machine, and what mpirun says about its end. Open MPI
+// 4.1 is meant; its settings of the environment we run in are not taken over.
+// Threads: pure functions, but for find_program and current_environment, which look at the system.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "proto/base/status.h"
+
+namespace swax {
+
+struct MpirunPlan {
+  std::string mpirun;                // path of the program
+  std::vector<std::string> program;  // the rank's path and arguments
+  int ranks = 1;
+  std::string session_folder;  // session files and shared memory
+  bool root = false;           // Open MPI refuses root without being told twice
+  bool share_cores = false;    // more ranks than cores: waiting ranks give way
+};
+std::vector<std::string> mpirun_arguments(const MpirunPlan& plan);
+
+// `inherited` without what an outer MPI or Slurm step set for itself, with `own` instead of
+// variables of the same name.
+std::vector<std::string> rank_environment(const std::vector<std::string>& inherited,
+                                          const std::vector<std::string>& own, bool root);
+std::vector<std::string> current_environment();
+
+// kNotFound: no such program in PATH.
+Result<std::string> find_program(std::string_view name);
+
+// The rank that mpirun blames, from its output. Only when nothing better is known.
+struct MpirunVerdict {
+  int rank = -1;
+  int signal = 0;     // or
+  int exit_code = 0;  // one of them is set
+};
+std::optional<MpirunVerdict> parse_mpirun_output(std::string_view text);
+
+}  // namespace swax
