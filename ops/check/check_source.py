@@ -55,6 +55,24 @@ def read_bans(text):
     return bans
 
 
+def with_opening(lines, index):
+    """Line index behind the line before it, where that one ends in an open bracket."""
+    before = lines[index - 1].rstrip() if index else ""
+    return before + lines[index].lstrip() if before.endswith("(") else lines[index]
+
+
+def expand_loops(text):
+    """CMake text with each `foreach(NAME ITEMS)` written out, innermost first."""
+    head, body = r"\bforeach\s*\(\s*(\w+)\s+([^()]*)\)", r"((?:(?!\bforeach\b).)*?)"
+    loop = re.compile(head + body + r"\bendforeach\s*\(\s*\)", re.DOTALL)
+    while True:
+        expanded = loop.sub(
+            lambda m: "\n".join(m.group(3).replace("${%s}" % m.group(1), item) for item in m.group(2).split()), text)
+        if expanded == text:
+            return text
+        text = expanded
+
+
 def functions(lines):
     """(first line, length) of each function body that opens and closes at column 0 of formatted code."""
     start = None
@@ -133,7 +151,8 @@ class Checker:
             for ban in bans:
                 if waiver and waiver.group(1) == ban.name:
                     continue
-                if ban.find.search(views[ban.text][index]):
+                view = views[ban.text]
+                if ban.find.search(view[index]) and ban.find.search(with_opening(view, index)):
                     self.out.error(path, index + 1, ban.name, ban.say)
 
     def check_header(self, path, text):
@@ -176,7 +195,7 @@ class Checker:
             other = os.path.join(os.path.dirname(path), name)
             if other in self.files:
                 text += re.sub(r"#[^\n]*", "", lint.read(self.root, other))
-        return text
+        return expand_loops(text)
 
     def check_registered(self, path, relative, text):
         """A target made of the file is a swax_test, or a program that some add_test starts."""

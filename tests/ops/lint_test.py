@@ -21,7 +21,7 @@ CLEAN = {
     "jobs/layout.h": "#pragma once\n\n#include <vector>\n",
     "jobs/layout.cc": '#include "jobs/layout.h"\n\n#include "proto/job.pb.h"\n',
     "proto/job.proto": 'syntax = "proto3";\n',
-    "tests/CMakeLists.txt": "foreach(dir jobs ops)\nendforeach()\n",
+    "tests/CMakeLists.txt": "foreach(dir jobs ops)\n  add_subdirectory(${dir})\nendforeach()\n",
     "tests/jobs/CMakeLists.txt": "swax_test(layout_test SOURCES layout_test.cc DEPS swax_jobs)\n",
     "tests/jobs/layout_test.cc": '#include <gtest/gtest.h>\n\n#include "jobs/layout.h"\n',
 }
@@ -182,7 +182,8 @@ class SourceTest(LintTest):
                      'std::snprintf(text, 8, "%d%%", 3);', "Kept(const Kept&) = delete;",
                      "char c = '\"'; int big = 1'000'000;", 'auto s = R"(strcpy(a, b))";',
                      "using namespace std::chrono_literals;", "double rtime(int x);",
-                     "std::unique_ptr<Fsdp> self(new Fsdp(3));"):
+                     "std::unique_ptr<Fsdp> self(new Fsdp(3));",
+                     "return std::unique_ptr<Fsdp>(\n    new Fsdp(3));"):
             self.plant(line)
         self.expect("check_source.py")
 
@@ -238,7 +239,7 @@ class SourceTest(LintTest):
         self.expect("check_source.py", "tests/jobs/extra_test.cc:1: unregistered:")
 
     def test_other_ways_to_register_a_test(self):
-        for name in ("extra", "third", "fourth"):
+        for name in ("extra", "third", "fourth", "fifth"):
             self.write(f"tests/jobs/{name}_test.cc", '#include "jobs/layout.h"\n')
         self.append("tests/jobs/CMakeLists.txt",
                     "swax_executable(extra_test SOURCES extra_test.cc)\n"
@@ -246,7 +247,8 @@ class SourceTest(LintTest):
                     "  add_test(NAME ${name} COMMAND mpirun -n 2 $<TARGET_FILE:extra_test> ${ARGN})\n"
                     "endfunction()\n"
                     "function(jobs_test name)\n  swax_test(${name} SOURCES ${ARGN})\nendfunction()\n"
-                    "jobs_test(third_test third_test.cc)\ninclude(more.cmake)\n")
+                    "jobs_test(third_test third_test.cc)\ninclude(more.cmake)\n"
+                    "foreach(test fifth_test)\n  swax_test(${test} SOURCES ${test}.cc)\nendforeach()\n")
         self.write("tests/jobs/more.cmake", "swax_test(fourth_test SOURCES fourth_test.cc)\n")
         self.expect("check_source.py")
 
