@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "proto/base/ids.h"
 #include "proto/base/math.h"
 #include "proto/base/rng.h"
 

@@ -1,6 +1,7 @@
-// Slots: which rank computes which sequence, and the order of every sum over sequences. Pure functions.
-// Sum order (design): slots form groups of `lanes` consecutive slots; inside a group a binary tree, over groups a left fold in rising
-// order. The order depends on slot numbers alone, so every number of ranks gives the same bits.
+// Slots: which rank computes which sequence, and the order of every sum over sequences. Pure.
+// Sum order (design): slots form groups of `lanes` consecutive slots; inside a group a
+// binary tree, over groups a left fold in rising order. The order depends on slot numbers alone, so
+// every number of ranks gives the same bits.
 #pragma once
 
 #include <cstdint>
@@ -17,16 +18,19 @@ struct SlotPlan {
 constexpr int64_t kNoSlot = -1;
 constexpr int kSumLevelsMax = 3;  // log2 of the largest G
 
-int64_t micro_steps(const SlotPlan& p);                              // ceil(B / W)
-int64_t slot_of(const SlotPlan& p, int64_t micro_step, int rank);    // j * W + r, or kNoSlot
+int64_t micro_steps(const SlotPlan& p);                            // ceil(B / W)
+int64_t slot_of(const SlotPlan& p, int64_t micro_step, int rank);  // j * W + r, or kNoSlot
 
 // What the owner of a piece does when the piece of `slot` arrives; slots arrive in rising order.
-// cur = piece; for l in 0..merges-1: cur = partial[l] + cur (operand order fixed: the earlier slots on the left).
-// Then, when the group ends with this slot: for each level in `drain` (rising): cur = partial[level] + cur; acc = first ? cur : acc + cur.
-// Else partial[store] = cur.
+//   cur = piece
+//   for l in 0..merges-1: cur = partial[l] + cur        (the earlier slots stand on the left)
+//   if the group ends with this slot:
+//     for each level in `drain`, rising: cur = partial[level] + cur
+//     acc = first_group ? cur : acc + cur
+//   else: partial[store] = cur
 struct SumStep {
   int merges = 0;
-  int store = -1;             // level to store to, -1 when the group ends here
+  int store = -1;  // level to store to, -1 when the group ends here
   int drain_count = 0;
   int drain[kSumLevelsMax] = {0, 0, 0};
   bool group_ends = false;

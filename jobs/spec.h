@@ -1,5 +1,6 @@
-// The job spec from text to a checked, resolved message. All problems are reported at once, each with place, value, limit and the
-// nearest valid value or known key. Callers pass text; nothing here touches files, except that `origin` names them in messages.
+// The job spec from text to a checked, resolved message. All problems are reported at once, each
+// with place, value, limit and the nearest valid value or known key. Callers pass text; nothing
+// here touches files, except that `origin` names them in messages.
 #pragma once
 
 #include <cstdint>
@@ -22,9 +23,9 @@ struct SpecProblem {
 };
 
 struct SpecResult {
-  pb::JobSpec spec;                    // resolved: defaults filled, steps from tokens
-  std::vector<SpecProblem> problems;   // in order of place
-  bool ok() const;                     // no problem but warnings
+  pb::JobSpec spec;                   // resolved: defaults filled, steps from tokens
+  std::vector<SpecProblem> problems;  // in order of place
+  bool ok() const;                    // no problem but warnings
 };
 
 constexpr int64_t kSpecBytesMax = 256 * 1024;
@@ -37,16 +38,20 @@ struct SpecOverride {
   std::string value;  // TOML value; a bare word is taken as a string where the field is one
 };
 
-// Parses TOML (limits of size, UTF-8, NUL, line length, key parts and nesting depth are checked before the parser sees the text), applies
-// the overrides, fills defaults, checks ranges and relations. Never fails otherwise.
-SpecResult load_spec(std::string_view text, std::string_view origin, const std::vector<SpecOverride>& overrides);
+// Parses TOML (limits of size, UTF-8, NUL, line length, key parts and nesting depth are checked
+// before the parser sees the text), applies the overrides, fills defaults, checks ranges and
+// relations. Never fails otherwise.
+SpecResult load_spec(std::string_view text, std::string_view origin,
+                     const std::vector<SpecOverride>& overrides);
 
 // The same checks on a message that came over a wire or from a store.
 std::vector<SpecProblem> check_spec(const pb::JobSpec& spec);
 
-// Canonical text: sorted "path=value" lines, integers decimal, floats shortest, strings quoted. `free_fields` false leaves them out.
+// Canonical text: sorted "path=value" lines, integers decimal, floats shortest, strings quoted.
+// `free_fields` false leaves them out.
 std::string canonical_text(const pb::JobSpec& spec, bool free_fields);
-// numeric_id: XXH3-128 over the canonical text without free fields (data digests are fields). spec_hash: over everything.
+// numeric_id: XXH3-128 over the canonical text without free fields (data digests are fields).
+// spec_hash: over everything.
 Hash128 numeric_id(const pb::JobSpec& spec);
 Hash128 spec_hash(const pb::JobSpec& spec);
 // Paths whose values differ, with both values: "optimizer.lr: 0.001 -> 0.002 (event)".

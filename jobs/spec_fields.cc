@@ -23,8 +23,9 @@ void collect_keys(const google::protobuf::Descriptor* message, const std::string
   for (int i = 0; i < message->field_count(); ++i) {
     const FieldDescriptor* field = message->field(i);
     if (rule_of(field).resolved()) continue;
-    keys->push_back(join_field(path, field->name()));
-    if (is_section(field)) collect_keys(field->message_type(), keys->back(), keys);
+    const std::string key = join_field(path, field->name());
+    keys->push_back(key);
+    if (is_section(field)) collect_keys(field->message_type(), key, keys);
   }
 }
 
@@ -48,6 +49,12 @@ std::string without_indices(std::string_view path) {
 
 const pb::FieldRule& rule_of(const FieldDescriptor* field) {
   return field->options().GetExtension(pb::rule);
+}
+
+int list_count_max(const FieldDescriptor* field) {
+  constexpr uint32_t kListCountMax = 1024;
+  const uint32_t count = rule_of(field).max_count();
+  return static_cast<int>(count == 0 ? kListCountMax : count);
 }
 
 std::string join_field(std::string_view path, std::string_view name) {

@@ -26,6 +26,7 @@ const pb::FieldRule& rule_of(const FieldDescriptor* field);
 std::string join_field(std::string_view path,
                        std::string_view name);            // "training.steps"; no dot after ""
 std::string item_path(std::string_view path, int index);  // "data.sources[0]"
+int list_count_max(const FieldDescriptor* field);
 inline bool is_section(const FieldDescriptor* field) {
   return field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE;
 }

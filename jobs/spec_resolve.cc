@@ -37,6 +37,9 @@ bool may_be_absent(const pb::FieldRule& rule) {
 void check_list(const std::string& path, const Message& message, const FieldDescriptor* field,
                 SpecFindings* findings) {
   const int count = message.GetReflection()->FieldSize(message, field);
+  if (const int count_max = list_count_max(field); count > count_max)
+    return findings->error(
+        path, "has " + to_text(count) + " elements, the most is " + to_text(count_max));
   for (int k = 0; k < count; ++k) {
     const std::string problem = value_problem(rule_of(field), field_value(message, field, k));
     if (problem.empty()) continue;
@@ -62,8 +65,7 @@ void check_values(const pb::JobSpec& spec, SpecFindings* findings) {
       });
   if (spec.data().sources().empty())
     findings->error("data.sources", "required key is missing: a job needs a data source");
-  const int sources_max =
-      static_cast<int>(rule_of(pb::Data::descriptor()->FindFieldByName("sources")).max_count());
+  const int sources_max = list_count_max(pb::Data::descriptor()->FindFieldByName("sources"));
   if (spec.data().sources_size() > sources_max)
     findings->error("data.sources", "has " + to_text(spec.data().sources_size()) +
                                         " elements, the most is " + to_text(sources_max));

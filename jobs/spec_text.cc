@@ -143,11 +143,10 @@ class Filler {
       return findings_->error(path, "must be a list, " +
                                         (is_section(field) ? "[[" + path + "]]" : "[1, 2]") +
                                         ", not " + toml_kind_name(node.kind));
-    const size_t count_max = rule_of(field).max_count() == 0 ? 1024 : rule_of(field).max_count();
-    if (node.items.size() > count_max)
-      return findings_->error(path, "has " + to_text(static_cast<int64_t>(node.items.size())) +
-                                        " elements, the most is " +
-                                        to_text(static_cast<int64_t>(count_max)));
+    const int64_t count = static_cast<int64_t>(node.items.size());
+    if (count > list_count_max(field))
+      return findings_->error(path, "has " + to_text(count) + " elements, the most is " +
+                                        to_text(list_count_max(field)));
     for (size_t i = 0; i < node.items.size(); ++i) {
       const TomlNode& item = node.items[i];
       const std::string path_of_item = item_path(path, static_cast<int>(i));

@@ -38,7 +38,7 @@ std::string garbage(size_t bytes) {
   return text;
 }
 
-void add_files(std::vector<BadSpec>* list) {
+void add_bytes(std::vector<BadSpec>* list) {
   const auto add = [&](const char* name, std::function<std::string()> text, const char* expect) {
     list->push_back(whole(name, std::move(text), expect));
   };
@@ -65,6 +65,12 @@ void add_files(std::vector<BadSpec>* list) {
   add(
       "long_line", [] { return minimal_text() + "#" + std::string(5000, 'x') + "\n"; },
       "job.toml:27: line has 5001 bytes");
+}
+
+void add_syntax(std::vector<BadSpec>* list) {
+  const auto add = [&](const char* name, std::function<std::string()> text, const char* expect) {
+    list->push_back(whole(name, std::move(text), expect));
+  };
   add(
       "dotted_key_100000", [] { return repeated("a.", 100'000) + "b = 1\n"; }, "line has");
   add(
@@ -246,7 +252,8 @@ void add_sets(std::vector<BadSpec>* list) {
 
 std::vector<BadSpec> bad_specs() {
   std::vector<BadSpec> list;
-  add_files(&list);
+  add_bytes(&list);
+  add_syntax(&list);
   add_types(&list);
   add_ranges(&list);
   add_relations(&list);

@@ -6,9 +6,14 @@
 #include <google/protobuf/util/message_differencer.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 
+#include "jobs/model_shape.h"
+#include "jobs/schedule.h"
 #include "jobs/spec_fields.h"
+#include "proto/base/rng.h"
+#include "proto/base/text.h"
 #include "tests/jobs/job_specs.h"
 
 namespace swax {
@@ -175,7 +180,7 @@ TEST(Spec, FreeFieldsDoNotEnterTheNumericId) {
                                                         {"debug.hash_every", "1"},
                                                         {"job.start", "resume"},
                                                         {"parallelism.prefetch", "0"},
-{"data.sources[0].name", "t"}}) {
+                                                        {"data.sources[0].name", "t"}}) {
     const pb::JobSpec changed = minimal({{path, value}});
     EXPECT_EQ(numeric_id(changed), numeric_id(base)) << path;
     EXPECT_NE(spec_hash(changed), spec_hash(base)) << path;
@@ -246,6 +251,53 @@ TEST(Spec, CheckOfAMessageFindsTheSameProblems) {
   EXPECT_THAT(problems([](pb::JobSpec& s) { s.mutable_parallelism()->add_allowed_ranks(0); }),
               HasSubstr("parallelism.allowed_ranks[1]"));
   EXPECT_NE(problems([](pb::JobSpec& s) { s.Clear(); }), "");
+}
+
+// Whatever a message holds, the checks come back: extreme values in one to three fields at a time.
+TEST(Spec, CheckOfAnyMessageComesBack) {
+  const pb::JobSpec base = minimal();
+  std::vector<std::pair<std::string, const FieldDescriptor*>> fields;
+  for_each_field(base, "", [&](const std::string& path, const Message&, const FieldDescriptor* f) {
+    if (path.find('[') == std::string::npos && path.find('.') != std::string::npos)
+      fields.emplace_back(path, f);
+  });
+  for (uint64_t i = 0; i < 5000; ++i) {
+    pb::JobSpec spec = base;
+    for (uint32_t k = 0; k <= i % 3; ++k) {
+      const PhiloxBlock draw = random_block(i, Purpose::kTest, k);
+      const auto& [path, field] = fields[draw[0] % fields.size()];
+      const auto* section = spec.GetDescriptor()->FindFieldByName(path.substr(0, path.find('.')));
+      Message* message = spec.GetReflection()->MutableMessage(&spec, section);
+      const bool wide = field->cpp_type() == FieldDescriptor::CPPTYPE_UINT64;
+      const uint64_t integers[] = {0, 1, 3, 65'537, 4'294'967'295, wide ? ~uint64_t{0} : 7};
+      const double reals[] = {0.0,   -1.0,
+                              1e300, std::numeric_limits<double>::infinity(),
+                              0.5,   std::numeric_limits<double>::quiet_NaN()};
+      const char* texts[] = {"", "M", "\xFF", "../x", "SSSSSM", "none"};
+      switch (field->cpp_type()) {
+        case FieldDescriptor::CPPTYPE_BOOL:
+          put_field(message, field, draw[1] % 2 == 0);
+          break;
+        case FieldDescriptor::CPPTYPE_DOUBLE:
+          put_field(message, field, reals[draw[1] % 6]);
+          break;
+        case FieldDescriptor::CPPTYPE_STRING:
+          put_field(message, field, std::string(texts[draw[1] % 6]));
+          break;
+        default:
+          put_field(message, field, integers[draw[1] % 6]);
+      }
+    }
+    bool refused = false;
+    for (const SpecProblem& problem : check_spec(spec)) {
+      EXPECT_TRUE(valid_utf8(problem.text()));
+      refused |= !problem.warning;
+    }
+    if (!refused) {
+      EXPECT_TRUE(model_shape(spec.model()).ok()) << spec.DebugString();
+      EXPECT_TRUE(std::isfinite(learning_rate(spec, 0)));
+    }
+  }
 }
 
 // Every key carries what the checks need: a range that fits the type, and a line of documentation.
