@@ -2,16 +2,21 @@
 
 #include <rocksdb/db.h>
 #include <rocksdb/env.h>
+#include <rocksdb/file_system.h>
+#include <rocksdb/flush_block_policy.h>
 #include <rocksdb/metadata.h>
 #include <rocksdb/options.h>
 #include <rocksdb/sst_file_writer.h>
 #include <rocksdb/table.h>
+
+#include <utility>
 
 #include "proto/base/failpoint.h"
 #include "proto/base/files.h"
 #include "proto/base/ids.h"
 #include "proto/base/text.h"
 #include "storage/byte_order.h"
+#include "storage/direct_file.h"
 #include "storage/rocks_status.h"
 
 namespace swax {
@@ -20,9 +25,9 @@ namespace {
 constexpr std::string_view kManifestKey = "m";
 constexpr char kChunkPrefix = 'c';
 constexpr size_t kChunkKeyBytes = 13;
-// Ingest reads the first and the last block of each SST. A block ends as soon as it holds
-// kBlockBytes, so a first value of that size and a last empty one keep those two blocks small.
-constexpr size_t kBlockBytes = 4096;
+// RocksDB reserves this much for a block under construction. With less it would move each chunk
+// once more, when the block's trailer follows the value.
+constexpr size_t kBlockBytes = static_cast<size_t>(kCheckpointChunkBytes + 64 * kKiB);
 
 rocksdb::Slice slice(std::string_view text) { return {text.data(), text.size()}; }
 
@@ -32,6 +37,27 @@ std::string chunk_key(uint32_t tensor_id, uint64_t begin) {
   put_be(key.data() + 5, begin);
   return key;
 }
+
+// One block per key: a read touches its own chunk only, and so does ingest, which reads the first
+// and the last block of each SST (the sentinels).
+class EveryKeyPolicy final : public rocksdb::FlushBlockPolicy {
+ public:
+  bool Update(const rocksdb::Slice&, const rocksdb::Slice&) override {
+    return std::exchange(begun_, true);
+  }
+
+ private:
+  bool begun_ = false;
+};
+
+class EveryKeyPolicyFactory final : public rocksdb::FlushBlockPolicyFactory {
+ public:
+  const char* Name() const override { return "swax.EveryKey"; }
+  rocksdb::FlushBlockPolicy* NewFlushBlockPolicy(const rocksdb::BlockBasedTableOptions&,
+                                                 const rocksdb::BlockBuilder&) const override {
+    return std::make_unique<EveryKeyPolicy>().release();  // RocksDB owns it
+  }
+};
 
 // Options of shard databases. Measured: SST files at the rate of the raw disk.
 rocksdb::Options shard_options() {
@@ -54,9 +80,57 @@ rocksdb::Options shard_options() {
   table.checksum = rocksdb::kXXH3;  // CRC32C has no hardware form in common builds
   table.no_block_cache = true;      // a chunk is read once
   table.block_size = kBlockBytes;
+  table.flush_block_policy_factory = std::make_shared<EveryKeyPolicyFactory>();
   options.table_factory.reset(rocksdb::NewBlockBasedTableFactory(table));
   return options;
 }
+
+rocksdb::IOStatus to_rocks(const Status& status) {
+  if (status.ok()) return rocksdb::IOStatus::OK();
+  if (status.code() == Code::kResourceExhausted)
+    return rocksdb::IOStatus::NoSpace(status.message());
+  return rocksdb::IOStatus::IOError(status.message());
+}
+
+// SST files under construction go through DirectFile.
+class DirectWritableFile final : public rocksdb::FSWritableFile {
+ public:
+  explicit DirectWritableFile(std::unique_ptr<DirectFile> file) : file_(std::move(file)) {}
+  using rocksdb::FSWritableFile::Append;
+  rocksdb::IOStatus Append(const rocksdb::Slice& data, const rocksdb::IOOptions&,
+                           rocksdb::IODebugContext*) override {
+    return to_rocks(file_->append({data.data(), data.size()}));
+  }
+  rocksdb::IOStatus Flush(const rocksdb::IOOptions&, rocksdb::IODebugContext*) override {
+    return rocksdb::IOStatus::OK();
+  }
+  rocksdb::IOStatus Sync(const rocksdb::IOOptions&, rocksdb::IODebugContext*) override {
+    return to_rocks(file_->finish());  // an SST is synced once, when it is complete
+  }
+  rocksdb::IOStatus Close(const rocksdb::IOOptions&, rocksdb::IODebugContext*) override {
+    return rocksdb::IOStatus::OK();
+  }
+  uint64_t GetFileSize(const rocksdb::IOOptions&, rocksdb::IODebugContext*) override {
+    return file_->bytes();
+  }
+
+ private:
+  const std::unique_ptr<DirectFile> file_;
+};
+
+class DirectFileSystem final : public rocksdb::FileSystemWrapper {
+ public:
+  DirectFileSystem() : rocksdb::FileSystemWrapper(rocksdb::FileSystem::Default()) {}
+  const char* Name() const override { return "swax"; }
+  rocksdb::IOStatus NewWritableFile(const std::string& path, const rocksdb::FileOptions&,
+                                    std::unique_ptr<rocksdb::FSWritableFile>* result,
+                                    rocksdb::IODebugContext*) override {
+    Result<std::unique_ptr<DirectFile>> file = DirectFile::create(path);
+    if (!file.ok()) return to_rocks(file.status());
+    *result = std::make_unique<DirectWritableFile>(std::move(*file));
+    return rocksdb::IOStatus::OK();
+  }
+};
 
 class SstShardWriter final : public ShardDbWriter {
  public:
@@ -64,7 +138,11 @@ class SstShardWriter final : public ShardDbWriter {
       : db_folder_(std::move(db_folder)),
         stage_folder_(std::move(stage_folder)),
         sst_bytes_max_(sst_bytes),
-        options_(shard_options()) {}
+        options_(shard_options()),
+        direct_env_(rocksdb::NewCompositeEnv(std::make_shared<DirectFileSystem>())),
+        sst_options_(options_) {
+    sst_options_.env = direct_env_.get();
+  }
 
   Status open();
   Status add_chunk(uint32_t tensor_id, uint64_t begin, std::string_view bytes) override;
@@ -83,6 +161,8 @@ class SstShardWriter final : public ShardDbWriter {
   const std::string stage_folder_;
   const int64_t sst_bytes_max_;
   const rocksdb::Options options_;
+  const std::unique_ptr<rocksdb::Env> direct_env_;
+  rocksdb::Options sst_options_;
   std::unique_ptr<rocksdb::DB> db_;
   std::unique_ptr<rocksdb::SstFileWriter> sst_;
   std::vector<std::string> staged_;
@@ -103,11 +183,11 @@ Status SstShardWriter::open() {
 // longer than the chunk key in front of them.
 Status SstShardWriter::begin_sst() {
   staged_.push_back(join_path(stage_folder_, to_text(uint64_t{staged_.size()}) + ".sst"));
-  sst_ = std::make_unique<rocksdb::SstFileWriter>(rocksdb::EnvOptions(options_), options_);
+  sst_ = std::make_unique<rocksdb::SstFileWriter>(rocksdb::EnvOptions(sst_options_), sst_options_);
   SWAX_TRY(from_rocks(sst_->Open(staged_.back()), "create " + staged_.back()));
   sst_bytes_ = 0;
   const std::string first = last_key_.empty() ? std::string(1, '\0') : last_key_ + '\2';
-  return put(first, std::string(kBlockBytes, '\0'));
+  return put(first, {});
 }
 
 Status SstShardWriter::finish_sst(std::string_view last_key) {

@@ -4,6 +4,7 @@
 // rounds. Aim: at least 0.8. Both end with everything on the disk.
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -89,13 +90,30 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
+// Of this process and all its threads, in seconds.
+double cpu_seconds() {
+  rusage usage{};
+  SWAX_CHECK(getrusage(RUSAGE_SELF, &usage) == 0);
+  const auto seconds = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) + 1e-6 * static_cast<double>(t.tv_usec);
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
+
+struct Rate {
+  double gb_per_s = 0.0;
+  double cpu_s_per_gib = 0.0;
+};
+
 template <typename Write>
-Result<double> timed_rate(const Request& request, Write write) {
+Result<Rate> measure(const Request& request, Write write) {
   SystemClock clock;
+  const double cpu = cpu_seconds();
   const int64_t begin = clock.monotonic_ns();
   SWAX_TRY(write());
   const int64_t ns = clock.monotonic_ns() - begin;
-  return static_cast<double>(request.mib * kMiB) / static_cast<double>(ns);  // bytes/ns = GB/s
+  const double bytes = static_cast<double>(request.mib * kMiB);
+  return Rate{bytes / static_cast<double>(ns), (cpu_seconds() - cpu) * kGiB / bytes};
 }
 
 Status run(const Request& request) {
@@ -105,20 +123,22 @@ Status run(const Request& request) {
   std::vector<double> raw;
   std::vector<double> ratios;
   for (int64_t round = 0; round < request.rounds; ++round) {
-    double rates[2] = {0, 0};
+    Rate rates[2];
     for (int64_t turn = 0; turn < 2; ++turn) {
       const int64_t which = (round + turn) % 2;  // neither is always first
-      SWAX_ASSIGN(rates[which], timed_rate(request, [&] {
+      SWAX_ASSIGN(rates[which], measure(request, [&] {
                     return which == 0 ? write_store(request, pool) : write_raw(request, pool);
                   }));
       SWAX_TRY(remove_tree(join_path(request.dir, "ckpt")));
       SWAX_TRY(remove_tree(join_path(request.dir, "raw")));
     }
-    store.push_back(rates[0]);
-    raw.push_back(rates[1]);
-    ratios.push_back(rates[0] / rates[1]);
-    std::printf("round %d: checkpoint %.2f GB/s, raw %.2f GB/s, ratio %.2f\n",
-                static_cast<int>(round), rates[0], rates[1], rates[0] / rates[1]);
+    const double ratio = rates[0].gb_per_s / rates[1].gb_per_s;
+    store.push_back(rates[0].gb_per_s);
+    raw.push_back(rates[1].gb_per_s);
+    ratios.push_back(ratio);
+    std::printf("round %d: checkpoint %.2f GB/s %.2f CPU s/GiB, raw %.2f GB/s %.2f, ratio %.2f\n",
+                static_cast<int>(round), rates[0].gb_per_s, rates[0].cpu_s_per_gib,
+                rates[1].gb_per_s, rates[1].cpu_s_per_gib, ratio);
   }
   std::printf("checkpoint_write_gb_per_s %.3f\n", median(store));
   std::printf("raw_write_gb_per_s %.3f\n", median(raw));
