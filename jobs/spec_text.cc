@@ -47,7 +47,7 @@ Converted to_integer(const TomlNode& node, const FieldDescriptor* field) {
     return {static_cast<uint64_t>(node.integer), ""};
   }
   if (node.kind != TomlNode::Kind::kFloat) return wrong_type(node, field);
-  const std::string text = to_text(node.real);
+  const std::string text = value_text(node.real);
   if (std::floor(node.real) == node.real && std::fabs(node.real) < 0x1p62)
     return {{},
             text + " is a float: must be an integer, write " +
@@ -249,7 +249,7 @@ std::string SpecProblem::text() const {
   std::string line;
   if (!where.empty()) line += where + ": ";
   if (warning) line += "warning: ";
-  if (!field.empty()) line += field + ": ";
+  if (!field.empty() && where != "--set " + field) line += field + ": ";
   return line + message;
 }
 

@@ -235,7 +235,7 @@ void add_sets(std::vector<BadSpec>* list) {
   const auto add = [&](const char* name, const char* path, const char* value, const char* expect) {
     list->push_back(set(name, path, value, expect));
   };
-  add("set_zero_steps", "training.steps", "0", "--set training.steps: training.steps: 0 is out of");
+  add("set_zero_steps", "training.steps", "0", "--set training.steps: 0 is out of range");
   add("set_unknown", "training.step", "1", "nearest known key is \"training.steps\"");
   add("set_word_for_integer", "training.steps", "many", "is not a TOML value");
   add("set_nothing", "training.steps", "", "is not a TOML value");

@@ -88,9 +88,9 @@ TEST(BadSpecs, AllProblemsAtOnceInTheOrderOfLines) {
       "job.toml:15: window.short: required key is missing (short attention window in keys, self "
       "included)\n"
       "job.toml:16: window.shart: unknown key; nearest known key is \"window.short\"\n"
-      "job.toml:19: training.steps: 1 is a float: must be an integer, write 1\n"
+      "job.toml:19: training.steps: 1.0 is a float: must be an integer, write 1\n"
       "job.toml:23: optimizer.lr: must be a number, not a boolean\n"
-      "--set debug.hash_every: debug.hash_every: -1 is out of range 0..1000000000; nearest valid "
+      "--set debug.hash_every: -1 is out of range 0..1000000000; nearest valid "
       "value is 0\n";
   EXPECT_EQ(test::problems_text(result), wanted);
 }
