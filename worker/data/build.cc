@@ -1,5 +1,6 @@
 #include "worker/data/build.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -53,6 +54,8 @@ Result<Fd> wait_for_lock(const std::string& path) {
   for (bool said = false;;) {
     Result<Fd> lock = lock_file(path);
     if (lock.ok() || lock.status().code() != Code::kFailedPrecondition) return lock;
+    // The same code says that the file may not be opened; waiting would not help.
+    if (faccessat(AT_FDCWD, path.c_str(), R_OK | W_OK, AT_EACCESS) != 0) return lock;
     const int64_t waited_ms = clock.monotonic_ms() - begin_ms;
     if (waited_ms > kLockWaitMsMax) {
       return unavailable(path + ": another builder has held it for " + duration_text(waited_ms));
