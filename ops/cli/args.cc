@@ -1,6 +1,6 @@
 #include "ops/cli/args.h"
 
-#include <CLI/App.hpp>
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <charconv>
 #include <climits>

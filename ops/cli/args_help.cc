@@ -66,7 +66,7 @@ std::string usage(const VerbSpec& verb) {
 }  // namespace
 
 std::string help_of_verb(const VerbSpec& verb) {
-  std::string text = row("Usage:", usage(verb), 7) + "\n" + wrapped(verb.summary, 0);
+  std::string text = "Usage: " + wrapped(usage(verb), 7) + "\n" + wrapped(verb.summary, 0);
   if (!verb.details.empty()) {
     for (const std::string_view paragraph : split(verb.details, '\n'))
       text += "\n" + wrapped(paragraph, 0);

@@ -74,7 +74,7 @@ std::string schedule_part(const PlanReport& plan) {
   for (const SchedulePoint& point : plan.schedule)
     table.add(
         {point.what, group_digits(point.step), to_text(point.lr), group_digits(point.window)});
-  return "\nSchedule\n" + table.text(2);
+  return "\nSchedule (steps count from 0)\n" + table.text(2);
 }
 
 std::string source_part(const PlanReport& plan) {
