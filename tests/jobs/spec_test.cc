@@ -111,7 +111,8 @@ TEST(Spec, WarmupLongerThanTheRunIsAWarning) {
   const SpecResult result = test::load(test::minimal_text(), {{"lr_scheduler.warmup_steps", "11"}});
   EXPECT_TRUE(result.ok());
   ASSERT_EQ(result.problems.size(), 1U);
-  EXPECT_THAT(result.problems[0].text(), HasSubstr("warning: lr_scheduler.warmup_steps: 11"));
+  EXPECT_THAT(result.problems[0].text(),
+              HasSubstr("lr_scheduler.warmup_steps: warning: 11 is longer than the run"));
 }
 
 TEST(Spec, QuickstartIsValidForEveryLength) {
