@@ -12,51 +12,43 @@
 namespace swax::cpu {
 namespace {
 
-// z of lanes of a row. cap 0 means no cap.
+struct Capped {
+  F8 z;
+  F8 slope;  // dz / du = 1 - (z / cap)^2, from u: no cancellation where z is close to the cap
+};
+// cap 0 means no cap.
 struct Cap {
   F8 cap;
   bool on;
   explicit Cap(float c) : cap(splat(c)), on(c > 0.0F) {}
-  F8 z(F8 u) const { return on ? cap * tanh8(u / cap) : u; }
-  // 1 - (z / cap)^2, from u: no cancellation where z is close to the cap.
-  F8 slope(F8 u) const { return on ? tanh_slope8(u / cap) : splat(1.0F); }
+  Capped operator()(F8 u) const {
+    if (!on) return {u, splat(1.0F)};
+    const TanhSlope t = tanh_slope8(u / cap);
+    return {cap * t.tanh, t.slope};
+  }
 };
 
-struct RowSum {
-  float max;
-  float sum;  // of exp(z - max)
-};
-
-RowSum row_sum(const float* u, int64_t vocab, const Cap& cap) {
+// z of the largest logit: the cap keeps the order.
+float row_shift(const float* u, int64_t vocab, const Cap& cap) {
   const F8 lowest = splat(-std::numeric_limits<float>::infinity());
   F8 top = lowest;
   for_lanes(vocab, [&](int64_t i, int64_t lanes) {
-    const F8 z = cap.z(load(u + i, lanes));
     const F8 in = _mm256_castsi256_ps(lane_mask(lanes));
-    top = max8(select(in, z, lowest), top);
+    top = max8(select(in, load(u + i, lanes), lowest), top);
   });
-  const float max = max_lanes(top);
-  const F8 shift = splat(max);
-  const float sum = sum_lanes(vocab, [&](int64_t i, int64_t lanes, F8 so_far) {
-    const F8 e = exp8(cap.z(load(u + i, lanes)) - shift);
-    return so_far + (lanes == kLanes ? e : _mm256_and_ps(e, _mm256_castsi256_ps(lane_mask(lanes))));
-  });
-  return {max, sum};
+  return _mm256_cvtss_f32(cap(splat(max_lanes(top))).z);
 }
 
-// u becomes du.
-void write_gradient(float* u, int64_t vocab, int64_t target, const Cap& cap, const RowSum& s,
-                    float inv_targets) {
-  const F8 shift = splat(s.max);
-  const F8 inv_sum = splat(1.0F / s.sum);
-  const F8 weight = splat(inv_targets);
-  const F8 at_target = splat(u[target]);
-  for_lanes(vocab, [&](int64_t i, int64_t lanes) {
-    const F8 x = load(u + i, lanes);
-    store(u + i, exp8(cap.z(x) - shift) * inv_sum * (weight * cap.slope(x)), lanes);
+// Sum of exp(z - shift); with keep_terms each logit is overwritten by its term times its slope.
+template <bool kKeepTerms>
+float row_sum(float* u, int64_t vocab, const Cap& cap, float shift) {
+  const F8 down = splat(shift);
+  return sum_lanes(vocab, [&](int64_t i, int64_t lanes, F8 so_far) {
+    const Capped c = cap(load(u + i, lanes));
+    const F8 e = exp8(c.z - down);
+    if constexpr (kKeepTerms) store(u + i, e * c.slope, lanes);
+    return so_far + (lanes == kLanes ? e : _mm256_and_ps(e, _mm256_castsi256_ps(lane_mask(lanes))));
   });
-  const F8 p = exp8(cap.z(at_target) - shift) * inv_sum;
-  u[target] = _mm256_cvtss_f32((p - splat(1.0F)) * (weight * cap.slope(at_target)));
 }
 
 double row_loss(const CrossEntropyArgs& a, int64_t t, const Cap& cap, float inv_targets) {
@@ -67,13 +59,22 @@ double row_loss(const CrossEntropyArgs& a, int64_t t, const Cap& cap, float inv_
     if (a.write_gradient) fill_with(u, 0.0F, vocab);
     return 0.0;
   }
-  const float z_target = _mm256_cvtss_f32(cap.z(splat(u[target])));
-  const RowSum s = row_sum(u, vocab, cap);
-  if (a.write_gradient) write_gradient(u, vocab, target, cap, s, inv_targets);
+  const Capped at_target = cap(splat(u[target]));
+  const float z_target = _mm256_cvtss_f32(at_target.z);
+  const float shift = row_shift(u, vocab, cap);
+  float row_total = 0.0F;
+  if (a.write_gradient) {
+    row_total = row_sum<true>(u, vocab, cap, shift);
+    scale_to(u, inv_targets / row_total, u, vocab);
+    const float p = exp1(z_target - shift) / row_total;
+    u[target] = (p - 1.0F) * (inv_targets * _mm256_cvtss_f32(at_target.slope));
+  } else {
+    row_total = row_sum<false>(u, vocab, cap, shift);
+  }
   // Not math::log of a NaN or infinite sum: its domain is the positive finite numbers.
-  const double sum = static_cast<double>(s.sum);
-  const double log_sum = s.sum < std::numeric_limits<float>::infinity() ? math::log(sum) : sum;
-  return log_sum + (static_cast<double>(s.max) - static_cast<double>(z_target));
+  const double sum = static_cast<double>(row_total);
+  const double log_sum = row_total < std::numeric_limits<float>::infinity() ? math::log(sum) : sum;
+  return log_sum + (static_cast<double>(shift) - static_cast<double>(z_target));
 }
 
 }  // namespace

@@ -51,8 +51,13 @@ inline F8 log_sigmoid8(F8 x) { return min8(zero8(), x) - log1p_unit8(exp8(zero8(
 // <= 3 ulp; 0 below -88.7 (the true value is then below 2^-127).
 inline F8 sigmoid8(F8 x) { return splat(1.0F) / (splat(1.0F) + exp8(zero8() - x)); }
 
-// <= 3 ulp.
-inline F8 tanh8(F8 x) {
+struct TanhSlope {
+  F8 tanh;   // <= 3 ulp
+  F8 slope;  // 1 - tanh^2, <= 5 ulp also where tanh is close to 1
+};
+// With e = e^{-2|x|}: tanh = (1 - e) / (1 + e), or a polynomial below 0.625 where 1 - e cancels;
+// slope = 4 e / (1 + e)^2.
+inline TanhSlope tanh_slope8(F8 x) {
   const F8 z = x * x;
   F8 p = splat(-0.00571704507F);
   p = fma(p, z, splat(0.0206505871F));
@@ -61,18 +66,16 @@ inline F8 tanh8(F8 x) {
   p = fma(p, z, splat(-0.333332839F));
   const F8 a = abs8(x);
   const F8 small = fma(p * z, a, a);
-  const F8 large = splat(1.0F) - splat(2.0F) / (exp8(a + a) + splat(1.0F));
-  const F8 magnitude = select(less(a, splat(0.625F)), small, large);
-  return _mm256_or_ps(magnitude, _mm256_and_ps(x, splat(-0.0F)));
-}
-
-// 1 - tanh(x)^2 = 4 e / (1 + e)^2 with e = e^{-2|x|}, <= 5 ulp also where tanh is close to 1.
-inline F8 tanh_slope8(F8 x) {
-  const F8 a = abs8(x);
+  const F8 one = splat(1.0F);
   const F8 e = exp8(zero8() - (a + a));
-  const F8 one_e = splat(1.0F) + e;
-  return splat(4.0F) * e / (one_e * one_e);
+  const F8 inverse = one / (one + e);
+  const F8 magnitude = select(less(a, splat(0.625F)), small, (one - e) * inverse);
+  TanhSlope out;
+  out.tanh = _mm256_or_ps(magnitude, _mm256_and_ps(x, splat(-0.0F)));
+  out.slope = splat(4.0F) * e * (inverse * inverse);
+  return out;
 }
+inline F8 tanh8(F8 x) { return tanh_slope8(x).tanh; }
 
 // Natural logarithm of positive normal numbers, <= 2 ulp away from 1 and 3 near it. Not for 0,
 // subnormal or negative arguments; +inf gives +inf.
@@ -101,7 +104,7 @@ inline float exp1(float x) { return _mm256_cvtss_f32(exp8(splat(x))); }
 inline float log1(float x) { return _mm256_cvtss_f32(log8(splat(x))); }
 inline float log_sigmoid1(float x) { return _mm256_cvtss_f32(log_sigmoid8(splat(x))); }
 inline float sigmoid1(float x) { return _mm256_cvtss_f32(sigmoid8(splat(x))); }
-inline float tanh_slope1(float x) { return _mm256_cvtss_f32(tanh_slope8(splat(x))); }
+inline float tanh_slope1(float x) { return _mm256_cvtss_f32(tanh_slope8(splat(x)).slope); }
 inline float tanh1(float x) { return _mm256_cvtss_f32(tanh8(splat(x))); }
 
 }  // namespace swax::cpu
