@@ -84,6 +84,10 @@ Result<RawArguments> split_arguments(const std::vector<OptionSpec>& options,
     }
     std::reverse(words.begin(), words.end());  // as the library wants it
     app.parse(std::move(words));
+  } catch (const CLI::ArgumentMismatch& error) {
+    const std::string text = error.what();
+    return invalid_argument(printable(text.substr(0, text.find(':')), 100) +
+                            ": the value is missing");
   } catch (const CLI::Error& error) {
     return invalid_argument(printable(error.what(), 200));
   }
@@ -99,7 +103,7 @@ Status unknown_option(const VerbSpec& verb, const std::string& word) {
   std::vector<std::string> known = {"--help"};
   for (const OptionSpec& option : verb.options) known.push_back(option.name);
   const std::string name = word.substr(0, word.find('='));
-  return invalid_argument("swax " + verb.name + ": unknown option " + printable(name) +
+  return invalid_argument(verb.name + ": unknown option " + printable(name) +
                           "; nearest known option is " + nearest(name, known));
 }
 
@@ -117,7 +121,7 @@ class ArgsBuilder {
   }
 
  private:
-  std::string verb() const { return "swax " + verb_.name + ": "; }
+  std::string verb() const { return verb_.name + ": "; }
 
   Status take_words(const std::vector<std::string>& rest) {
     bool only_words = false;
@@ -227,7 +231,7 @@ Result<const VerbSpec*> find_verb(const std::vector<VerbSpec>& verbs,
   }
   std::string known;
   for (const std::string& second : seconds) known += (known.empty() ? "" : ", ") + second;
-  if (words.size() < 2) return invalid_argument("swax " + *group + " needs one of: " + known);
+  if (words.size() < 2) return invalid_argument(*group + " needs one of: " + known);
   return invalid_argument("unknown verb " + *group + " " + printable(words[1]) +
                           "; nearest known verb is \"" + *group + " " + nearest(words[1], seconds) +
                           "\"");
@@ -260,7 +264,7 @@ Result<CommandLine> parse_command_line(const std::vector<VerbSpec>& verbs,
     return line;
   }
   Result<RawArguments> raw = split_arguments(verb.options, rest);
-  if (!raw.ok()) return raw.status().with_context("swax " + verb.name);
+  if (!raw.ok()) return raw.status().with_context(verb.name);
   ArgsBuilder builder(verb);
   SWAX_ASSIGN(line.args, builder.build(std::move(raw).value()));
   line.verb = &verb;

@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "jobs/spec.h"
-#include "ops/cli/state_dir.h"
+#include "ops/cli/state_open.h"
 #include "proto/base/text.h"
 #include "storage/checkpoint_store.h"
 
@@ -19,8 +19,7 @@ constexpr size_t kSpecNotesMax = 10;
 // One of the two runs.
 struct Side {
   std::string name;  // "A"
-  StateDir state;
-  RunView view;
+  OpenRun run;
   std::map<int64_t, pb::StepRecord> steps;
   std::map<int64_t, CheckpointEntry> checkpoints;  // committed and whole, by step
   std::string ckpt_root;
@@ -29,9 +28,8 @@ struct Side {
 Result<Side> open_side(const std::string& name, const std::string& folder, RunDiff* diff) {
   Side side;
   side.name = name;
-  SWAX_ASSIGN(side.state, open_state_dir(folder));
-  SWAX_ASSIGN(side.view, load_run_view(side.state));
-  Result<StepHistory> history = load_step_history(side.state);
+  SWAX_ASSIGN(side.run, open_run(folder));
+  Result<StepHistory> history = load_step_history(side.run.state);
   if (history.ok()) {
     for (pb::StepRecord& step : history->steps)
       side.steps[static_cast<int64_t>(step.step())] = std::move(step);
@@ -40,7 +38,7 @@ Result<Side> open_side(const std::string& name, const std::string& folder, RunDi
   } else if (history.status().code() != Code::kNotFound) {
     return history.status();
   }
-  side.ckpt_root = side.state.checkpoints_folder(side.view.run.spec().job().name());
+  side.ckpt_root = side.run.state.checkpoints_folder(side.run.view.run.spec().job().name());
   Result<std::vector<CheckpointEntry>> entries = list_checkpoints(side.ckpt_root);
   if (!entries.ok() && entries.status().code() != Code::kNotFound) return entries.status();
   if (!entries.ok()) return side;
@@ -56,7 +54,7 @@ Result<Side> open_side(const std::string& name, const std::string& folder, RunDi
 
 void note_spec_changes(const Side& a, const Side& b, RunDiff* diff) {
   std::vector<std::string> changes;
-  for (const FieldChange& change : spec_changes(a.view.run.spec(), b.view.run.spec())) {
+  for (const FieldChange& change : spec_changes(a.run.view.run.spec(), b.run.view.run.spec())) {
     if (change.field_class != pb::FREE)
       changes.push_back("spec: " + change.path + " is " + printable(change.before) + " in A, " +
                         printable(change.after) + " in B");
@@ -224,10 +222,10 @@ Result<RunDiff> diff_runs(const std::string& state_a, const std::string& state_b
   SWAX_TRY(compare_checkpoints(a, b, &diff));
   if (diff.steps_compared == 0 && diff.checkpoints_compared == 0)
     return failed_precondition("nothing to compare: no step and no checkpoint is in both runs");
-  const std::string& digest_a = a.view.run.digest();
-  const std::string& digest_b = b.view.run.digest();
+  const std::string& digest_a = a.run.view.run.digest();
+  const std::string& digest_b = b.run.view.run.digest();
   const bool same_end =
-      a.view.run.spec().training().steps() == b.view.run.spec().training().steps();
+      a.run.view.run.spec().training().steps() == b.run.view.run.spec().training().steps();
   const bool ends_differ =
       same_end && !digest_a.empty() && !digest_b.empty() && digest_a != digest_b;
   if (ends_differ)

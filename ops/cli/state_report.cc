@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "ops/cli/state_open.h"
 #include "proto/base/text.h"
 
 namespace swax {
@@ -124,15 +125,10 @@ std::string attempts_text(const pb::RunRecord& run) {
 
 Result<RunReport> make_run_report(const std::string& state_folder) {
   RunReport report;
-  SWAX_ASSIGN(const StateDir state, open_state_dir(state_folder));
+  SWAX_ASSIGN(OpenRun run, open_run(state_folder));
+  const StateDir& state = run.state;
   report.root = state_folder;
-  Result<RunView> view = load_run_view(state);
-  // Whatever stands there, it is not a run.
-  if (!view.ok() && view.status().code() == Code::kDataLoss)
-    return not_found("no run can be read in " + one_line(state_folder) + ": " +
-                     view.status().message());
-  SWAX_TRY(view);
-  report.view = std::move(view).value();
+  report.view = std::move(run.view);
   Result<StepHistory> history = load_step_history(state);
   if (history.ok()) {
     take_history(std::move(history).value(), &report);

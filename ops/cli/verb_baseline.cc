@@ -3,7 +3,7 @@
 
 #include "ops/cli/data_sets.h"
 #include "ops/cli/output.h"
-#include "ops/cli/state_dir.h"
+#include "ops/cli/state_open.h"
 #include "ops/cli/verbs.h"
 #include "proto/base/text.h"
 #include "worker/data/baseline.h"
@@ -22,17 +22,16 @@ struct Task {
 Result<Task> make_task(const Args& args) {
   Task task;
   if (args.has("--state") == args.has("--data"))
-    return invalid_argument("swax data baseline: give one of --state and --data");
+    return invalid_argument("data baseline: give one of --state and --data");
   if (args.has("--data")) {
     SWAX_ASSIGN(task.data_sets, find_data_sets(args.text("--data")));
   } else {
-    SWAX_ASSIGN(const StateDir state, open_state_dir(args.text("--state")));
-    SWAX_ASSIGN(const RunView view, load_run_view(state));
-    const pb::JobSpec& spec = view.run.spec();
+    SWAX_ASSIGN(const OpenRun run, open_run(args.text("--state")));
+    const pb::JobSpec& spec = run.view.run.spec();
     task.seq_len = spec.training().seq_len();
     task.doc_reset = !spec.model().has_doc_reset() || spec.model().doc_reset();
     for (const pb::DataSource& source : spec.data().sources()) {
-      SWAX_ASSIGN(DataSet found, find_source_data(source, state.data_folder()));
+      SWAX_ASSIGN(DataSet found, find_source_data(source, run.state.data_folder()));
       task.data_sets.push_back(std::move(found));
     }
   }

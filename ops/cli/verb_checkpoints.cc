@@ -2,7 +2,7 @@
 #include <optional>
 
 #include "ops/cli/output.h"
-#include "ops/cli/state_dir.h"
+#include "ops/cli/state_open.h"
 #include "ops/cli/verbs.h"
 #include "proto/base/text.h"
 #include "storage/checkpoint_store.h"
@@ -16,10 +16,9 @@ struct Checkpoints {
 };
 
 Result<Checkpoints> find_checkpoints(const std::string& state_folder) {
-  SWAX_ASSIGN(const StateDir state, open_state_dir(state_folder));
-  SWAX_ASSIGN(const RunView view, load_run_view(state));
+  SWAX_ASSIGN(const OpenRun run, open_run(state_folder));
   Checkpoints found;
-  found.folder = state.checkpoints_folder(view.run.spec().job().name());
+  found.folder = run.state.checkpoints_folder(run.view.run.spec().job().name());
   Result<std::vector<CheckpointEntry>> entries = list_checkpoints(found.folder);
   if (entries.ok()) found.entries = std::move(entries).value();
   // A run that has not saved yet has no folder: an empty list.

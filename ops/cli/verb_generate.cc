@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "ops/cli/output.h"
-#include "ops/cli/state_dir.h"
+#include "ops/cli/state_open.h"
 #include "ops/cli/verbs.h"
 #include "proto/base/build_info.h"
 #include "proto/base/files.h"
@@ -73,13 +73,13 @@ Status check_same_build(const std::string& program) {
 }
 
 Status generate(const Args& args) {
-  SWAX_ASSIGN(const StateDir state, open_state_dir(args.text("--state")));
-  SWAX_ASSIGN(const RunView view, load_run_view(state));
+  SWAX_ASSIGN(const OpenRun run, open_run(args.text("--state")));
   SWAX_ASSIGN(const std::string program, program_beside("swax-train"));
   SWAX_TRY(check_same_build(program));
   std::vector<std::string> words = {
-      program,           "generate",      "--spec",
-      state.spec_path(), "--checkpoints", state.checkpoints_folder(view.run.spec().job().name())};
+      program,         "generate",
+      "--spec",        run.state.spec_path(),
+      "--checkpoints", run.state.checkpoints_folder(run.view.run.spec().job().name())};
   for (const char* option :
        {"--prompt", "--tokens", "--temperature", "--top-k", "--seed", "--step"}) {
     if (!args.has(option)) continue;

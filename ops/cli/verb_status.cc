@@ -1,6 +1,6 @@
 #include "ops/cli/output.h"
+#include "ops/cli/state_open.h"
 #include "ops/cli/state_report.h"
-#include "ops/cli/state_dir.h"
 #include "ops/cli/verbs.h"
 #include "proto/base/text.h"
 
@@ -37,17 +37,15 @@ int verb_status(const Args& args) {
 }
 
 int verb_events(const Args& args) {
-  const Result<StateDir> state = open_state_dir(args.text("--state"));
-  if (!state.ok()) return fail(state.status());
-  const Result<RunView> view = load_run_view(*state);
-  if (!view.ok()) return fail(view.status());
+  const Result<OpenRun> run = open_run(args.text("--state"));
+  if (!run.ok()) return fail(run.status());
   if (args.text("--output") == "json") {
     Json events = Json::array();
-    for (const pb::EventRecord& event : view->events) events.push(event_json(event));
+    for (const pb::EventRecord& event : run->view.events) events.push(event_json(event));
     print_json(events);
     return kExitOk;
   }
-  for (const pb::EventRecord& event : view->events)
+  for (const pb::EventRecord& event : run->view.events)
     print_line(std::string(utc_text(event.wall_ms()).text) + "  " + one_line(event.kind(), 40) +
                "  attempt " + to_text(event.epoch()) + "  step " + to_text(event.step()) +
                "\n    " + one_line(event.text()));
