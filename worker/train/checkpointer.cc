@@ -121,6 +121,12 @@ void Checkpointer::fill_flags(StepFlags& flags) {
 Status Checkpointer::settle(const StepFlags& agreed) {
   const bool save_over = phase_ == Phase::kSaving && agreed[StepFlags::kSaving] == 0;
   const bool commit_over = phase_ == Phase::kCommitting && agreed[StepFlags::kCommitting] == 0;
+  if (save_over && agreed[StepFlags::kSaveFailed] == 0 && options_.report_durable) {
+    report_durable();
+    phase_ = Phase::kIdle;
+    failures_ = 0;
+    return ok();
+  }
   if (save_over && agreed[StepFlags::kSaveFailed] == 0) {
     SWAX_TRY(gather_durable());
     phase_ = Phase::kCommitting;
@@ -160,6 +166,41 @@ Status Checkpointer::gather_durable() {
   return rank_.shard.all_gather_host(mine_, all_);
 }
 
+// What of the manifest needs no other rank.
+pb::CheckpointManifest Checkpointer::base_manifest() const {
+  pb::CheckpointManifest manifest;
+  manifest.set_format_version(1);
+  manifest.set_job(options_.job);
+  manifest.set_step(static_cast<uint64_t>(step_));
+  manifest.set_epoch(options_.epoch);
+  manifest.set_world_size(static_cast<uint32_t>(rank_.shard.size()));
+  manifest.set_numeric_id(options_.numeric_id);
+  manifest.set_spec_hash(options_.spec_hash);
+  manifest.set_fingerprint(options_.fingerprint);
+  manifest.set_build_id(options_.build_id);
+  manifest.set_tokens_seen(static_cast<uint64_t>(step_ * options_.tokens_per_step));
+  manifest.set_loss(loss_);
+  return manifest;
+}
+
+void Checkpointer::report_durable() {
+  pb::RankDurable report;
+  report.set_step(static_cast<uint64_t>(step_));
+  report.set_world_size(static_cast<uint32_t>(rank_.shard.size()));
+  *report.mutable_shard() = shard_;
+  for (const DigestSums& sum : sums_) {
+    report.add_digest_sums(sum.sum0);
+    report.add_digest_sums(sum.sum1);
+  }
+  if (rank_.shard.rank() == 0) {
+    *report.mutable_base() = base_manifest();
+    // Names, shapes and ids of the tensors; their digests are the sums of all ranks' parts.
+    const std::vector<DigestSums> none(sums_.size());
+    for (pb::CheckpointTensor& tensor : table_.manifest_tensors(none)) *report.mutable_base()->add_tensors() = std::move(tensor);
+  }
+  options_.report_durable(report);
+}
+
 Status Checkpointer::commit() {
   std::vector<DigestSums> sums(sums_.size());
   pb::CheckpointManifest manifest;
@@ -181,20 +222,10 @@ Status Checkpointer::commit() {
     shard.set_root_xxh3(durable.root_xxh3);
   }
   SystemClock clock;
-  manifest.set_format_version(1);
-  manifest.set_job(options_.job);
-  manifest.set_step(static_cast<uint64_t>(step_));
-  manifest.set_epoch(options_.epoch);
-  manifest.set_world_size(static_cast<uint32_t>(rank_.shard.size()));
+  manifest.MergeFrom(base_manifest());
   manifest.set_committed_ms(clock.wall_ms());
   for (pb::CheckpointTensor& tensor : table_.manifest_tensors(sums)) *manifest.add_tensors() = std::move(tensor);
-  manifest.set_numeric_id(options_.numeric_id);
-  manifest.set_spec_hash(options_.spec_hash);
   manifest.set_run_digest(table_.run_digest(sums, step_).hex());
-  manifest.set_fingerprint(options_.fingerprint);
-  manifest.set_build_id(options_.build_id);
-  manifest.set_tokens_seen(static_cast<uint64_t>(step_ * options_.tokens_per_step));
-  manifest.set_loss(loss_);
   SWAX_TRY(commit_checkpoint(options_.ckpt_root, manifest));
   if (sink_) sink_->event("checkpoint_committed", step_, manifest.run_digest());
   SWAX_ASSIGN(const std::vector<CheckpointName> retired, retire_checkpoints(options_.ckpt_root, options_.keep));

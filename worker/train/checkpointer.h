@@ -8,11 +8,13 @@
 
 #include <array>
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
 
+#include "proto/control.pb.h"
 #include "storage/checkpoint_store.h"
 #include "worker/train/fsdp.h"
 #include "worker/train/reports.h"
@@ -34,6 +36,8 @@ struct CheckpointerOptions {
   std::string numeric_id, spec_hash, fingerprint, build_id;
   int keep = 3;
   int64_t tokens_per_step = 0;
+  // Set: ranks report DURABLE here and somebody else commits (the coordinator). Not set: rank 0 commits.
+  std::function<void(const pb::RankDurable&)> report_durable;
 };
 
 constexpr int kSaveFailuresMax = 3;  // in a row; then the run ends loudly
@@ -74,6 +78,8 @@ class Checkpointer {
   Status read_pieces(CheckpointReader& reader);
   Status check_digests(const pb::CheckpointManifest& manifest);
   Status gather_durable();
+  pb::CheckpointManifest base_manifest() const;
+  void report_durable();
 
   RankContext& rank_;
   Fsdp& fsdp_;

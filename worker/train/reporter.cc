@@ -1,6 +1,5 @@
 #include "worker/train/reporter.h"
 
-#include <bit>
 #include <condition_variable>
 #include <mutex>
 #include <thread>
@@ -9,27 +8,23 @@
 #include "proto/base/clock.h"
 #include "proto/base/log.h"
 #include "storage/record_log.h"
+#include "worker/train/step_queue.h"
 
 namespace swax {
 namespace {
 
-constexpr size_t kQueueItems = 256;
-
-struct Item {
-  bool is_step = false;
-  StepReport step;
-  ValidationReport validation;
-  int64_t wall_ms = 0;
-  bool has_digests = false;
-  std::vector<DigestSums> digests;  // sized once
+// Validations are rare: they go through the same thread in order, one at a time.
+struct PendingValidation {
+  bool waiting = false;
+  ValidationReport report;
 };
 
 }  // namespace
 
 struct RecordReporter::Impl {
   Impl(RecordLogWriter w, uint64_t e, int world, std::vector<std::string> names)
-      : writer(std::move(w)), epoch(e), world_size(world), state_names(std::move(names)), items(kQueueItems) {
-    for (Item& item : items) item.digests.resize(state_names.size());
+      : writer(std::move(w)), epoch(e), world_size(world), state_names(std::move(names)) {
+    steps.size_digests(state_names.size());
     thread = std::thread([this] { run(); });
   }
   ~Impl() {
@@ -41,66 +36,30 @@ struct RecordReporter::Impl {
     thread.join();
   }
 
-  // Gives the compute thread its next free item, waiting when the queue is full.
-  template <typename Fill>
-  void push(const Fill& fill) {
-    std::unique_lock lock(mutex);
-    changed.wait(lock, [this] { return count < kQueueItems; });
-    Item& item = items[(head + count) % kQueueItems];
-    fill(item);
-    item.wall_ms = clock.wall_ms();
-    ++count;
-    lock.unlock();
-    changed.notify_all();
-  }
+  bool idle() const { return steps.empty() && !validation.waiting && !writing; }
 
   void run() {
     std::unique_lock lock(mutex);
+    StepQueue::Item item;
+    item.digests.reserve(state_names.size());
     for (;;) {
-      changed.wait(lock, [this] { return count > 0 || stopping; });
-      if (count == 0) return;
-      Item& item = items[head];
+      changed.wait(lock, [this] { return !steps.empty() || validation.waiting || stopping; });
+      pb::RankReport report;
+      if (steps.pop(&item)) {
+        *report.mutable_step() = step_record(item.report, item.digests, state_names, epoch, world_size, item.wall_ms);
+      } else if (validation.waiting) {
+        *report.mutable_validation() = validation_record(validation.report, epoch);
+        validation.waiting = false;
+      } else {
+        return;
+      }
+      writing = true;
       lock.unlock();
-      append(message_of(item));
+      append(report);
       lock.lock();
-      head = (head + 1) % kQueueItems;
-      --count;
+      writing = false;
       changed.notify_all();
     }
-  }
-
-  pb::RankReport message_of(const Item& item) const {
-    pb::RankReport report;
-    if (item.is_step) {
-      pb::StepRecord& r = *report.mutable_step();
-      r.set_step(static_cast<uint64_t>(item.step.step));
-      r.set_epoch(epoch);
-      r.set_window(static_cast<uint32_t>(item.step.window));
-      r.set_loss_bits(std::bit_cast<uint64_t>(item.step.loss));
-      r.set_norm_bits(std::bit_cast<uint64_t>(item.step.grad_norm));
-      r.set_targets(static_cast<uint64_t>(item.step.targets));
-      r.set_tokens(static_cast<uint64_t>(item.step.tokens));
-      r.set_step_ns(item.step.step_ns);
-      r.set_lr(item.step.lr);
-      r.set_wall_ms(item.wall_ms);
-      r.set_world_size(static_cast<uint32_t>(world_size));
-      for (size_t i = 0; item.has_digests && i < state_names.size(); ++i) {
-        pb::TensorDigest& d = *r.add_digests();
-        d.set_name(state_names[i]);
-        d.set_digest0(item.digests[i].sum0);
-        d.set_digest1(item.digests[i].sum1);
-      }
-    } else {
-      pb::ValidationRecord& r = *report.mutable_validation();
-      r.set_step(static_cast<uint64_t>(item.validation.step));
-      r.set_epoch(epoch);
-      r.set_loss_bits(std::bit_cast<uint64_t>(item.validation.loss));
-      r.set_bpb_bits(std::bit_cast<uint64_t>(item.validation.bits_per_byte));
-      r.set_targets(static_cast<uint64_t>(item.validation.targets));
-      r.set_text_bytes(static_cast<uint64_t>(item.validation.text_bytes));
-      r.set_final(item.validation.final);
-    }
-    return report;
   }
 
   void append(const pb::RankReport& report) {
@@ -111,7 +70,7 @@ struct RecordReporter::Impl {
 
   void drain() {
     std::unique_lock lock(mutex);
-    changed.wait(lock, [this] { return count == 0; });
+    changed.wait(lock, [this] { return idle(); });
   }
 
   SystemClock clock;
@@ -121,8 +80,9 @@ struct RecordReporter::Impl {
   const std::vector<std::string> state_names;
   std::mutex mutex, file_mutex;
   std::condition_variable changed;
-  std::vector<Item> items;
-  size_t head = 0, count = 0;
+  StepQueue steps;
+  PendingValidation validation;
+  bool writing = false;
   bool stopping = false;
   std::thread thread;
 };
@@ -138,19 +98,19 @@ RecordReporter::RecordReporter(std::unique_ptr<Impl> impl) : impl_(std::move(imp
 RecordReporter::~RecordReporter() = default;
 
 void RecordReporter::step(const StepReport& report) {
-  impl_->push([&](Item& item) {
-    item.is_step = true;
-    item.step = report;
-    item.has_digests = report.digests.size() == item.digests.size();
-    for (size_t i = 0; item.has_digests && i < item.digests.size(); ++i) item.digests[i] = report.digests[i];
-  });
+  std::unique_lock lock(impl_->mutex);
+  impl_->changed.wait(lock, [this] { return !impl_->steps.full(); });
+  impl_->steps.push(report, impl_->clock.wall_ms());
+  lock.unlock();
+  impl_->changed.notify_all();
 }
 
 void RecordReporter::validation(const ValidationReport& report) {
-  impl_->push([&](Item& item) {
-    item.is_step = false;
-    item.validation = report;
-  });
+  std::unique_lock lock(impl_->mutex);
+  impl_->changed.wait(lock, [this] { return impl_->idle(); });
+  impl_->validation = {.waiting = true, .report = report};
+  lock.unlock();
+  impl_->changed.notify_all();
 }
 
 void RecordReporter::event(std::string_view kind, int64_t step, std::string_view text) {

@@ -35,10 +35,37 @@ struct ValidationReport {
 class ReportSink {
  public:
   virtual ~ReportSink() = default;
+  virtual void phase(std::string_view) {}                       // load, warmup, train, save, validate, leaving
   virtual void step(const StepReport& report) = 0;              // compute thread; must not allocate or block for long
   virtual void validation(const ValidationReport& report) = 0;  // compute thread
   // Any thread. kind as in EventRecord.
   virtual void event(std::string_view kind, int64_t step, std::string_view text) = 0;
+};
+
+// Tells two sinks.
+class TeeSink final : public ReportSink {
+ public:
+  TeeSink(ReportSink& a, ReportSink& b) : a_(a), b_(b) {}
+  void phase(std::string_view name) override {
+    a_.phase(name);
+    b_.phase(name);
+  }
+  void step(const StepReport& report) override {
+    a_.step(report);
+    b_.step(report);
+  }
+  void validation(const ValidationReport& report) override {
+    a_.validation(report);
+    b_.validation(report);
+  }
+  void event(std::string_view kind, int64_t step, std::string_view text) override {
+    a_.event(kind, step, text);
+    b_.event(kind, step, text);
+  }
+
+ private:
+  ReportSink& a_;
+  ReportSink& b_;
 };
 
 }  // namespace swax

@@ -13,7 +13,12 @@ namespace swax {
 
 Trainer::~Trainer() = default;
 
+void Trainer::phase(const char* name) {
+  if (options_.sink) options_.sink->phase(name);
+}
+
 Result<int64_t> Trainer::start() {
+  phase("load");
   step_ = 0;
   if (checkpointer_) {
     SWAX_ASSIGN(step_, checkpointer_->load());
@@ -173,7 +178,7 @@ Status Trainer::agree(bool may_save) {
   if (!may_save || !due || step_ == checkpointer_->last_saved_step()) return ok();
   if (!checkpointer_->idle()) {
     log_warn("train", "checkpoint skipped: the previous one is still being written", {{"step", step_}});
-    if (options_.sink) options_.sink->event("checkpoint_skipped", step_, "the previous one is still being written");
+    if (speaks()) options_.sink->event("checkpoint_skipped", step_, "the previous one is still being written");
     return ok();
   }
   return checkpointer_->begin(step_, loss_);
@@ -190,8 +195,12 @@ Status Trainer::drain_saves() {
 
 Result<RunOutcome> Trainer::run() {
   const uint64_t validate_every = options_.spec.validation().freq();
+  phase("warmup");
+  bool first = true;
   while (step_ < total_steps_) {
     SWAX_TRY(train_step());
+    if (first) phase("train");
+    first = false;
     if (nonfinite_) return finish(RunOutcome::Kind::kNonFinite, "non-finite loss or gradient at step " + to_text(step_));
     if (validate_every > 0 && static_cast<uint64_t>(step_) % validate_every == 0 && step_ < total_steps_)
       SWAX_TRY(validate_state(false));
@@ -203,6 +212,7 @@ Result<RunOutcome> Trainer::run() {
 }
 
 Result<RunOutcome> Trainer::finish(RunOutcome::Kind kind, std::string reason) {
+  phase("save");
   RunOutcome outcome;
   outcome.kind = kind;
   outcome.step = step_;
@@ -217,6 +227,7 @@ Result<RunOutcome> Trainer::finish(RunOutcome::Kind kind, std::string reason) {
     SWAX_TRY(drain_saves());
   }
   SWAX_ASSIGN(outcome.digest, digest());
+  phase("leaving");
   return outcome;
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -35,7 +36,8 @@ struct TrainerOptions {
   uint64_t epoch = 1;
   std::string build_id;
   std::string fingerprint;                // arithmetic fingerprint of this rank
-  ReportSink* sink = nullptr;             // rank 0 only; others null
+  ReportSink* sink = nullptr;             // may be null; every rank reports steps and phases, rank 0 the rest
+  std::function<void(const pb::RankDurable&)> report_durable;  // see CheckpointerOptions
   GradientFlip flip;
 };
 
@@ -85,6 +87,8 @@ class Trainer {
   Status flip_gradient();
   Status digest_sums();
   Status validate_state(bool final);
+  void phase(const char* name);
+  bool speaks() const { return options_.sink != nullptr && rank_->shard.rank() == 0; }
   Status agree(bool may_save);
   Status drain_saves();
   Result<RunOutcome> finish(RunOutcome::Kind kind, std::string reason);

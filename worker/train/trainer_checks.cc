@@ -54,6 +54,7 @@ Result<std::string> Trainer::digest() {
 
 // Window i goes to rank i mod W; scores are added in window order, so the value does not depend on the number of ranks.
 Status Trainer::validate_state(bool final) {
+  phase("validate");
   const int64_t all = source_->validation_windows();
   const int64_t wanted = options_.spec.validation().sequences();
   const int64_t count = final || wanted == 0 ? all : std::min(all, wanted);
@@ -94,7 +95,8 @@ Status Trainer::validate_state(bool final) {
   report.loss = total.targets > 0 ? total.loss / static_cast<double>(total.targets) : 0.0;
   report.bits_per_byte = total.text_bytes > 0 ? total.loss / math::log(2.0) / static_cast<double>(total.text_bytes) : 0.0;
   validation_bpb_ = report.bits_per_byte;
-  if (options_.sink) options_.sink->validation(report);
+  if (speaks()) options_.sink->validation(report);
+  phase("train");
   return ok();
 }
 

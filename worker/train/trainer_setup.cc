@@ -42,8 +42,9 @@ Status Trainer::allocate(Collectives& shard, Collectives& replica) {
     checkpoint.fingerprint = options_.fingerprint;
     checkpoint.build_id = options_.build_id;
     checkpoint.keep = static_cast<int>(spec.checkpoint().keep_latest_k());
+    checkpoint.report_durable = options_.report_durable;
     checkpoint.tokens_per_step = slots_.slots * spec.training().seq_len();
-    SWAX_ASSIGN(checkpointer_, Checkpointer::create(*rank_, *fsdp_, *table_, checkpoint, options_.sink));
+    SWAX_ASSIGN(checkpointer_, Checkpointer::create(*rank_, *fsdp_, *table_, checkpoint, speaks() ? options_.sink : nullptr));
   }
   BatchSourceOptions source;
   source.spec = &options_.spec;
