@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "kernels/cpu/cpu_backend.h"
+#include "kernels/cpu/swa_tile.h"
 #include "kernels/cpu/vec.h"
 #include "kernels/cpu/vec_math.h"
 #include "proto/base/ids.h"
@@ -11,113 +12,128 @@
 namespace swax::cpu {
 namespace {
 
-constexpr int64_t kQueryTile = 32;
-constexpr int64_t kKeyBlock = 64;
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-// Running softmax of one row.
+// Running softmax of a tile: one lane per query.
+struct RunningTile {
+  F8 max[kSwaVectors];
+  F8 sum[kSwaVectors];
+  alignas(32) float rescale[kSwaQueries];  // factor for what was accumulated before the block
+};
+
+// Scores [key, query] of one block become exp(score - max), 0 where the key is not seen.
+void softmax_block(const Band& band, int64_t key, int64_t keys, float* scores, RunningTile& run) {
+  const F8 lowest = splat(-kInf);
+  const bool full = band.full(key, keys);
+  F8 top[kSwaVectors];
+  for (int64_t v = 0; v < kSwaVectors; ++v) top[v] = run.max[v];
+  for (int64_t j = 0; j < keys; ++j) {
+    float* row = scores + j * kSwaQueries;
+    for (int64_t v = 0; v < kSwaVectors; ++v) {
+      F8 s = load(row + v * kLanes);
+      if (!full) {
+        s = select(band.seen(key + j, v), s, lowest);
+        store(row + v * kLanes, s);
+      }
+      top[v] = max8(s, top[v]);
+    }
+  }
+  F8 shift[kSwaVectors];
+  F8 sum[kSwaVectors];
+  for (int64_t v = 0; v < kSwaVectors; ++v) {
+    // A query that has seen nothing yet keeps -inf; its scores here are -inf too.
+    shift[v] = select(less(lowest, top[v]), top[v], zero8());
+    const F8 rescale = exp8(run.max[v] - shift[v]);
+    store(run.rescale + v * kLanes, rescale);
+    run.max[v] = top[v];
+    run.sum[v] = run.sum[v] * rescale;
+    sum[v] = zero8();
+  }
+  for (int64_t j = 0; j < keys; ++j) {
+    float* row = scores + j * kSwaQueries;
+    for (int64_t v = 0; v < kSwaVectors; ++v) {
+      const F8 p = exp8(load(row + v * kLanes) - shift[v]);
+      store(row + v * kLanes, p);
+      sum[v] = sum[v] + p;
+    }
+  }
+  for (int64_t v = 0; v < kSwaVectors; ++v) run.sum[v] = run.sum[v] + sum[v];
+}
+
+void attend(GemmForm form, const SwaArgs& a, const SwaTile& tile) {
+  alignas(64) float scores[kSwaKeys * kSwaQueries];
+  const int64_t size = a.q_THE.dims[2];
+  const Band band(a.doc_start_T, a.window, tile);
+  TransposedRows queries(form, head_rows(a.q_THE, tile.begin, tile.head), tile.rows, size, a.scale);
+  const HeadRows o = head_rows(a.o_THE, tile.begin, tile.head);
+  RunningTile run;
+  for (int64_t v = 0; v < kSwaVectors; ++v) {
+    run.max[v] = splat(-kInf);
+    run.sum[v] = zero8();
+  }
+  for (int64_t key = band.low(); key < band.high(); key += kSwaKeys) {
+    const int64_t keys = std::min(kSwaKeys, band.high() - key);
+    const bool first = key == band.low();
+    queries.times(head_rows(a.k_TGE, key, tile.kv_head), keys, scores);
+    softmax_block(band, key, keys, scores, run);
+    for (int64_t r = 0; r < tile.rows && !first; ++r) {
+      if (run.rescale[r] == 1.0F) continue;
+      scale_to(o.data + r * o.stride, run.rescale[r], o.data + r * o.stride, size);
+    }
+    const HeadRows v = head_rows(a.v_TGE, key, tile.kv_head);
+    MatMul pv;
+    pv.a = scores;
+    pv.a_stride = kSwaQueries;
+    pv.trans_a = true;
+    pv.b = v.data;
+    pv.b_stride = v.stride;
+    pv.c = o.data;
+    pv.c_stride = o.stride;
+    pv.m = tile.rows;
+    pv.n = size;
+    pv.k = keys;
+    pv.accumulate = !first;
+    matmul(form, pv);
+  }
+  alignas(32) float inverse[kSwaQueries];
+  alignas(32) float lse[kSwaQueries];
+  for (int64_t v = 0; v < kSwaVectors; ++v) {
+    store(inverse + v * kLanes, splat(1.0F) / run.sum[v]);
+    // log8 has no NaN of its own: the sum of a row with a NaN stays one.
+    store(lse + v * kLanes, run.max[v] + log8(run.sum[v]));
+  }
+  for (int64_t r = 0; r < tile.rows; ++r) {
+    scale_to(o.data + r * o.stride, inverse[r], o.data + r * o.stride, size);
+    a.lse_TH.f32()[(tile.begin + r) * a.lse_TH.dims[1] + tile.head] = lse[r];
+  }
+}
+
+// Running softmax of the one row of decode.
 struct Running {
   float max = -kInf;
   float sum = 0.0F;
 };
 
-// scores[begin, end) become exp(scale * score - max), everything else in the block 0. Returns the
-// factor for what was accumulated before.
-float softmax_block(float* scores, int64_t begin, int64_t end, float scale, Running& row) {
-  if (begin >= end) {
-    fill_with(scores, 0.0F, kKeyBlock);
-    return 1.0F;
-  }
-  std::fill(scores, scores + begin, -kInf);
-  std::fill(scores + end, scores + kKeyBlock, -kInf);
-  const F8 factor = splat(scale);
-  F8 top = splat(-kInf);
-  for (int64_t i = 0; i < kKeyBlock; i += kLanes) {
-    const F8 s = load(scores + i) * factor;
-    store(scores + i, s);
-    top = max8(s, top);
-  }
-  const float max = std::max(row.max, max_lanes(top));
+// scores[0, count) become exp(score - max). Returns the factor for what was accumulated before.
+float softmax_row(float* scores, int64_t count, Running& run) {
+  float max = run.max;
+  for (int64_t i = 0; i < count; ++i) max = std::max(max, scores[i]);
+  std::fill(scores + count, scores + kSwaKeys, -kInf);
   const F8 shift = splat(max);
   F8 sum = zero8();
-  for (int64_t i = 0; i < kKeyBlock; i += kLanes) {
+  for (int64_t i = 0; i < kSwaKeys; i += kLanes) {
     const F8 p = exp8(load(scores + i) - shift);
     store(scores + i, p);
     sum = sum + p;
   }
-  const float rescale = exp1(row.max - max);
-  row.max = max;
-  row.sum = row.sum * rescale + add_lanes(sum);
+  const float rescale = exp1(run.max - max);
+  run.max = max;
+  run.sum = run.sum * rescale + add_lanes(sum);
   return rescale;
 }
 
-// max + log(sum); the sum of a row with a NaN is NaN and has no logarithm.
-float log_sum_exp(const Running& row) { return row.sum < kInf ? row.max + log1(row.sum) : row.sum; }
-
-struct Tile {
-  int64_t head;
-  int64_t kv_head;
-  int64_t begin;
-  int64_t rows;
-};
-
-void attend(GemmForm form, const SwaArgs& a, const Tile& tile) {
-  alignas(64) float scores[kQueryTile * kKeyBlock];
-  Running running[kQueryTile];
-  const int64_t size = a.q_THE.dims[2];
-  const int32_t* doc = a.doc_start_T.empty() ? nullptr : a.doc_start_T.i32();
-  const auto first_key = [&](int64_t t) {
-    const int64_t key = std::max<int64_t>(0, t - a.window + 1);
-    return doc == nullptr ? key : std::max<int64_t>(key, doc[t]);
-  };
-  float* o = a.o_THE.f32() + tile.begin * a.o_THE.row_stride + tile.head * size;
-  const int64_t low = first_key(tile.begin);
-  const int64_t high = tile.begin + tile.rows;
-  for (int64_t key = low; key < high; key += kKeyBlock) {
-    const int64_t keys = std::min(kKeyBlock, high - key);
-    MatMul qk;
-    qk.a = a.q_THE.f32() + tile.begin * a.q_THE.row_stride + tile.head * size;
-    qk.a_stride = a.q_THE.row_stride;
-    qk.b = a.k_TGE.f32() + key * a.k_TGE.row_stride + tile.kv_head * size;
-    qk.b_stride = a.k_TGE.row_stride;
-    qk.c = scores;
-    qk.c_stride = kKeyBlock;
-    qk.m = tile.rows;
-    qk.n = keys;
-    qk.k = size;
-    qk.trans_b = true;
-    matmul(form, qk);
-    for (int64_t r = 0; r < tile.rows; ++r) {
-      const int64_t t = tile.begin + r;
-      const int64_t begin = std::max<int64_t>(0, first_key(t) - key);
-      const int64_t end = std::min(keys, t + 1 - key);
-      const float rescale = softmax_block(scores + r * kKeyBlock, begin, end, a.scale, running[r]);
-      if (key > low && rescale != 1.0F) {
-        scale_to(o + r * a.o_THE.row_stride, rescale, o + r * a.o_THE.row_stride, size);
-      }
-    }
-    MatMul pv;
-    pv.a = scores;
-    pv.a_stride = kKeyBlock;
-    pv.b = a.v_TGE.f32() + key * a.v_TGE.row_stride + tile.kv_head * size;
-    pv.b_stride = a.v_TGE.row_stride;
-    pv.c = o;
-    pv.c_stride = a.o_THE.row_stride;
-    pv.m = tile.rows;
-    pv.n = size;
-    pv.k = keys;
-    pv.accumulate = key > low;
-    matmul(form, pv);
-  }
-  for (int64_t r = 0; r < tile.rows; ++r) {
-    float* row = o + r * a.o_THE.row_stride;
-    scale_to(row, 1.0F / running[r].sum, row, size);
-    a.lse_TH.f32()[(tile.begin + r) * a.lse_TH.dims[1] + tile.head] = log_sum_exp(running[r]);
-  }
-}
-
 void decode_head(const SwaDecodeArgs& a, int64_t head, int64_t kv_head) {
-  alignas(64) float scores[kKeyBlock];
+  alignas(64) float scores[kSwaKeys];
   Running running;
   const int64_t size = a.q_HE.dims[1];
   const int64_t ring = a.k_RGE.dims[0];
@@ -125,13 +141,13 @@ void decode_head(const SwaDecodeArgs& a, int64_t head, int64_t kv_head) {
   float* o = a.o_HE.f32() + head * a.o_HE.row_stride;
   fill_with(o, 0.0F, size);
   const int64_t low = std::max(a.doc_start, std::max<int64_t>(0, a.position - a.window + 1));
-  for (int64_t key = low; key <= a.position; key += kKeyBlock) {
-    const int64_t keys = std::min(kKeyBlock, a.position + 1 - key);
+  for (int64_t key = low; key <= a.position; key += kSwaKeys) {
+    const int64_t keys = std::min(kSwaKeys, a.position + 1 - key);
     for (int64_t j = 0; j < keys; ++j) {
       const float* k = a.k_RGE.f32() + (key + j) % ring * a.k_RGE.row_stride + kv_head * size;
-      scores[j] = dot(q, k, size);
+      scores[j] = a.scale * dot(q, k, size);
     }
-    const float rescale = softmax_block(scores, 0, keys, a.scale, running);
+    const float rescale = softmax_row(scores, keys, running);
     if (key > low && rescale != 1.0F) scale_to(o, rescale, o, size);
     for (int64_t j = 0; j < keys; ++j) {
       const float* v = a.v_RGE.f32() + (key + j) % ring * a.v_RGE.row_stride + kv_head * size;
@@ -149,12 +165,12 @@ Status CpuBackend::swa(Stream&, const SwaArgs& a) {
   const int64_t tokens = a.q_THE.dims[0];
   const int64_t heads = a.q_THE.dims[1];
   const int64_t group = heads / a.k_TGE.dims[1];
-  pool_.run(div_ceil(tokens, kQueryTile) * heads, [&](int64_t piece, int) {
-    Tile tile;
+  pool_.run(div_ceil(tokens, kSwaQueries) * heads, [&](int64_t piece, int) {
+    SwaTile tile;
     tile.head = piece % heads;
     tile.kv_head = tile.head / group;
-    tile.begin = piece / heads * kQueryTile;
-    tile.rows = std::min(kQueryTile, tokens - tile.begin);
+    tile.begin = piece / heads * kSwaQueries;
+    tile.rows = std::min(kSwaQueries, tokens - tile.begin);
     attend(form_, a, tile);
   });
   return ok();
