@@ -1,0 +1,36 @@
+// What must be known before ranks start: the data sets of the spec's sources, and whether the ranks
+// fit into memory.
+// Threads: one.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ops/cli/state_dir.h"
+#include "proto/base/status.h"
+#include "proto/job.pb.h"
+
+namespace swax {
+
+struct RunData {
+  std::vector<std::string> folders;  // absolute, one per source, in order
+};
+
+// Builds what a source's text asks for (once; `recorded` says what the state's run built before),
+// reads manifests, and writes the digests into `spec`. kInvalidArgument, kNotFound, kDataLoss name
+// the source; all are the user's to mend (exit code 2). progress: bytes of text read so far.
+Result<RunData> prepare_data(
+    const StateDir& state, const pb::JobSpec* recorded, pb::JobSpec* spec,
+    const std::function<void(const std::string& source, int64_t bytes)>& progress);
+
+// Memory that processes may still take: MemAvailable, less where the control group allows less.
+// kNotFound: the system does not say.
+Result<int64_t> available_memory();
+
+// kResourceExhausted with the numbers and the nearest setting that fits. available_bytes: what all
+// ranks together may take.
+Status check_memory(const pb::JobSpec& spec, int64_t available_bytes);
+
+}  // namespace swax
