@@ -48,7 +48,8 @@ done
 
 # The first Debian archive of this machine, from one-line or deb822 sources.
 host_mirror() {
-  { cat /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources 2>/dev/null || true; } |
+  local lists=/etc/apt/sources.list.d
+  { cat /etc/apt/sources.list $lists/*.list $lists/*.sources 2>/dev/null || true; } |
     awk '$1 == "deb" && / bookworm / { for (i = 2; i <= NF; i++) if ($i ~ /^[a-z+]+:\/\//) print $i }
          $1 == "URIs:" { uri = $2 }
          $1 == "Suites:" && / bookworm( |$)/ { print uri }' |
