@@ -132,7 +132,8 @@ in_root() {
     [ "$user" = root ] || home=/home/$user path=/usr/local/bin:/usr/bin:/bin
     status=0
     env -i PATH="$path" HOME="$home" TERM=dumb \
-      "$(command -v chroot)" --userspec="$user:$user" --groups="" "$root" sh -c "cd $home/swax && $command" </dev/null || status=$?
+      "$(command -v chroot)" --userspec="$user:$user" --groups="" "$root" \
+      sh -c "cd $home/swax && $command" </dev/null || status=$?
     # This shell is process 1 of its own process namespace: whoever else lives was left behind.
     sleep 1
     for entry in "$root"/proc/[0-9]*; do
