@@ -5,6 +5,7 @@
 
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/mlstm_chunk.h"
+#include "kernels/cpu/transpose.h"
 #include "kernels/cpu/vec.h"
 #include "kernels/cpu/vec_math.h"
 #include "kernels/spec/mlstm_scratch.h"
@@ -110,7 +111,7 @@ class Forward {
       scale_to(read + t * qk_, scale_ * exp1(read_log[t] - m[t]),
                row(a_.q_TNK, view.begin + t, head), qk_);
     }
-    score_rows(view, scores, decay);
+    score_rows(view, scores, decay, base + layout_.keys_KL);
     weighted_values(view, before, read, scores);
     for (int64_t k = 0; k < qk_; ++k) columns[k] = before[k * (v_ + 1) + v_];
     for (int64_t t = 0; t < view.count; ++t) {
@@ -156,26 +157,28 @@ class Forward {
   }
 
   // scores = scale q k^T, times the decay.
-  void score_rows(const ChunkView& view, float* scores, const float* decay) const {
+  void score_rows(const ChunkView& view, float* scores, const float* decay, float* keys_KL) const {
+    transpose({.x = row(a_.k_TNK, view.begin, view.head),
+               .x_stride = a_.k_TNK.row_stride,
+               .rows = view.count,
+               .cols = qk_,
+               .factor = scale_,
+               .out = keys_KL,
+               .out_stride = stride_,
+               .width = stride_});
     MatMul x;
     x.a = row(a_.q_TNK, view.begin, view.head);
     x.a_stride = a_.q_TNK.row_stride;
-    x.b = row(a_.k_TNK, view.begin, view.head);
-    x.b_stride = a_.k_TNK.row_stride;
-    x.trans_b = true;
+    x.b = keys_KL;
+    x.b_stride = stride_;
     x.c = scores;
     x.c_stride = stride_;
     x.m = view.count;
-    x.n = view.count;
+    x.n = stride_;
     x.k = qk_;
     matmul(form_, x);
-    const F8 factor = splat(scale_);
-    for (int64_t t = 0; t < view.count; ++t) {
-      float* s = scores + t * stride_;
-      for (int64_t j = view.count; j < stride_; ++j) s[j] = 0.0F;
-      for (int64_t j = 0; j < stride_; j += kLanes) {
-        store(s + j, load(s + j) * factor * load(decay + t * stride_ + j));
-      }
+    for (int64_t j = 0; j < view.count * stride_; j += kLanes) {
+      store(scores + j, load(scores + j) * load(decay + j));
     }
   }
 

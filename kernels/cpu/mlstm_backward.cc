@@ -11,6 +11,7 @@
 
 #include "kernels/cpu/cpu_backend.h"
 #include "kernels/cpu/mlstm_chunk.h"
+#include "kernels/cpu/transpose.h"
 #include "kernels/cpu/vec.h"
 #include "kernels/cpu/vec_math.h"
 #include "kernels/spec/mlstm_scratch.h"
@@ -71,7 +72,7 @@ class Backward {
       fill_with(last + k * (v_ + 1) + col, 0.0F, cols);
       if (col == 0) last[k * (v_ + 1) + v_] = 0.0F;
     }
-    float* read = worker_part(worker) + layout_.row;
+    float* read = worker_part(worker) + layout_.row_LK;
     float* grad = worker_part(worker) + layout_.grad_LU;
     for (int64_t c = chunks_ - 1; c > 0; --c) {
       const ChunkView view = chunk(c, head);
@@ -141,14 +142,18 @@ class Backward {
     float* decay;
     float* scores;
     float* dscores;
-    float* grad;
-    float* row;
+    float* grad_LU;
+    float* row_LK;
+    float* keys_KL;    // k^T, then results of products with states
+    float* values_UL;  // v^T
+    float* grad_UL;    // grad_LU^T
     float* column;
   };
   Buffers buffers(int worker) const {
     float* base = worker_part(worker);
-    return {base + layout_.decay,   base + layout_.scores, base + layout_.dscores,
-            base + layout_.grad_LU, base + layout_.row,    base + layout_.column};
+    return {base + layout_.decay,     base + layout_.scores,  base + layout_.dscores,
+            base + layout_.grad_LU,   base + layout_.row_LK,  base + layout_.keys_KL,
+            base + layout_.values_UL, base + layout_.grad_UL, base + layout_.column};
   }
   static float* row(const Tensor& x, int64_t t, int64_t head) {
     return x.f32() + t * x.row_stride + head * x.dims[2];
@@ -180,12 +185,12 @@ class Backward {
     return x;
   }
 
-  // grad = dh / D; scores = P; dscores = scale dP decay (the gradient of q k); decay = W = dP P.
+  // grad_LU = dh / D; scores = P; dscores = scale dP decay (the gradient of q k); decay = W = dP P.
   void weights(const ChunkView& view, const Buffers& b) const {
     float m[kMlstmChunkMax];
     for (int64_t t = 0; t < view.count; ++t) {
       m[t] = a_.m_TN.f32()[(view.begin + t) * heads_ + view.head];
-      scale_to(b.grad + t * v_, head_part(layout_.inv_scale, view.head)[view.begin + t],
+      scale_to(b.grad_LU + t * v_, head_part(layout_.inv_scale, view.head)[view.begin + t],
                row(a_.dh_TNU, view.begin + t, view.head), v_);
     }
     decay_matrix(view, a_.i_TN, reset_, head_part(layout_.log_forget, view.head),
@@ -196,89 +201,109 @@ class Backward {
                   .stride = stride_,
                   .row = b.column,
                   .gate = b.column + std::max(qk_, stride_)});
-    MatMul x =
-        product(row(a_.q_TNK, view.begin, view.head), a_.q_TNK.row_stride,
-                row(a_.k_TNK, view.begin, view.head), a_.k_TNK.row_stride, b.scores, stride_);
-    x.trans_b = true;
+    const float* k = row(a_.k_TNK, view.begin, view.head);
+    const float* v = row(a_.v_TNU, view.begin, view.head);
+    to_columns(k, a_.k_TNK.row_stride, view.count, qk_, scale_, b.keys_KL);
+    to_columns(v, a_.v_TNU.row_stride, view.count, v_, 1.0F, b.values_UL);
+    to_columns(b.grad_LU, v_, view.count, v_, 1.0F, b.grad_UL);
+    MatMul x = product(row(a_.q_TNK, view.begin, view.head), a_.q_TNK.row_stride, b.keys_KL,
+                       stride_, b.scores, stride_);
     x.m = view.count;
-    x.n = view.count;
+    x.n = stride_;
     x.k = qk_;
     matmul(form_, x);
-    x = product(b.grad, v_, row(a_.v_TNU, view.begin, view.head), a_.v_TNU.row_stride, b.dscores,
-                stride_);
-    x.trans_b = true;
+    x = product(b.grad_LU, v_, b.values_UL, stride_, b.dscores, stride_);
     x.m = view.count;
-    x.n = view.count;
+    x.n = stride_;
     x.k = v_;
     matmul(form_, x);
     const F8 factor = splat(scale_);
     for (int64_t t = 0; t < view.count; ++t) {
       const F8 gamma = splat(head_part(layout_.gamma, view.head)[view.begin + t]);
-      const int64_t at = t * stride_;
-      for (int64_t j = view.count; j < stride_; ++j) {
-        b.scores[at + j] = 0.0F;
-        b.dscores[at + j] = 0.0F;
-      }
-      for (int64_t j = 0; j < stride_; j += kLanes) {
-        const F8 decay = load(b.decay + at + j);
-        const F8 p = load(b.scores + at + j) * factor * decay;
-        const F8 dp = load(b.dscores + at + j) + gamma;
-        store(b.scores + at + j, p);
-        store(b.dscores + at + j, dp * factor * decay);
-        store(b.decay + at + j, dp * p);
+      for (int64_t j = t * stride_; j < (t + 1) * stride_; j += kLanes) {
+        const F8 decay = load(b.decay + j);
+        const F8 p = load(b.scores + j) * decay;
+        const F8 dp = load(b.dscores + j) + gamma;
+        store(b.scores + j, p);
+        store(b.dscores + j, dp * factor * decay);
+        store(b.decay + j, dp * p);
       }
     }
+  }
+
+  // out[column, t] = factor * x[t, column], rows of stride_ elements.
+  void to_columns(const float* x, int64_t x_stride, int64_t rows, int64_t cols, float factor,
+                  float* out) const {
+    transpose({.x = x,
+               .x_stride = x_stride,
+               .rows = rows,
+               .cols = cols,
+               .factor = factor,
+               .out = out,
+               .out_stride = stride_,
+               .width = stride_});
   }
 
   // dq = scale read_weight (grad C'^T + gamma n)
   void query_state_part(const ChunkView& view, const float* before, const Buffers& b,
                         float* read_sum) const {
-    for (int64_t t = 0; t < view.count; ++t) {
-      const float weight = scale_ * head_part(layout_.read_weight, view.head)[view.begin + t];
-      scale_to(b.row + t * v_, weight, b.grad + t * v_, v_);
-    }
-    times_state(view, b.row, before, a_.dq_TNK);
+    times_state(view, before, b.grad_UL, b.keys_KL, a_.dq_TNK);
     for (int64_t k = 0; k < qk_; ++k) b.column[k] = before[k * (v_ + 1) + v_];
     for (int64_t t = 0; t < view.count; ++t) {
       const int64_t token = view.begin + t;
-      float* dq = row(a_.dq_TNK, token, view.head);
       const float weight = scale_ * head_part(layout_.read_weight, view.head)[token];
-      add_scaled(dq, weight * head_part(layout_.gamma, view.head)[token], b.column, qk_);
-      read_sum[t] = dot(row(a_.q_TNK, token, view.head), dq, qk_);
+      const float gamma = head_part(layout_.gamma, view.head)[token];
+      read_sum[t] = finish_row(row(a_.dq_TNK, token, view.head), weight, gamma, b.column,
+                               row(a_.q_TNK, token, view.head));
     }
   }
 
   // dk = write_weight (V' dC'^T)
   void key_state_part(const ChunkView& view, const float* dafter, const Buffers& b,
                       float* write_sum) const {
-    const float* weight = head_part(layout_.write_weight, view.head) + view.begin;
-    for (int64_t t = 0; t < view.count; ++t) {
-      scale_to(b.row + t * v_, weight[t], row(a_.v_TNU, view.begin + t, view.head), v_);
-    }
-    times_state(view, b.row, dafter, a_.dk_TNK);
+    times_state(view, dafter, b.values_UL, b.keys_KL, a_.dk_TNK);
     for (int64_t k = 0; k < qk_; ++k) b.column[k] = dafter[k * (v_ + 1) + v_];
     for (int64_t t = 0; t < view.count; ++t) {
-      float* dk = row(a_.dk_TNK, view.begin + t, view.head);
-      add_scaled(dk, weight[t], b.column, qk_);
-      write_sum[t] = dot(row(a_.k_TNK, view.begin + t, view.head), dk, qk_);
+      const int64_t token = view.begin + t;
+      const float weight = head_part(layout_.write_weight, view.head)[token];
+      write_sum[t] = finish_row(row(a_.dk_TNK, token, view.head), weight, 1.0F, b.column,
+                                row(a_.k_TNK, token, view.head));
     }
   }
 
-  // out rows = rows_LU times the transposed value columns of a state.
-  void times_state(const ChunkView& view, const float* rows_LU, const float* st,
+  // grad = weight (grad + gamma n); the result is grad . x.
+  float finish_row(float* grad, float weight, float gamma, const float* n, const float* x) const {
+    const F8 w = splat(weight);
+    const F8 g = splat(gamma);
+    return sum_lanes(qk_, [&](int64_t i, int64_t lanes, F8 sum) {
+      const F8 y = w * fma(g, load(n + i, lanes), load(grad + i, lanes));
+      store(grad + i, y, lanes);
+      return fma(y, load(x + i, lanes), sum);
+    });
+  }
+
+  // Rows of out = columns of columns_UL times the transposed value columns of a state; formed
+  // transposed, [K, L8], so that the state is read along its rows.
+  void times_state(const ChunkView& view, const float* st, const float* columns_UL, float* temp_KL,
                    const Tensor& out) const {
-    MatMul x = product(rows_LU, v_, st, v_ + 1, row(out, view.begin, view.head), out.row_stride);
-    x.trans_b = true;
-    x.m = view.count;
-    x.n = qk_;
+    MatMul x = product(st, v_ + 1, columns_UL, stride_, temp_KL, stride_);
+    x.m = qk_;
+    x.n = stride_;
     x.k = v_;
     matmul(form_, x);
+    transpose({.x = temp_KL,
+               .x_stride = stride_,
+               .rows = qk_,
+               .cols = view.count,
+               .out = row(out, view.begin, view.head),
+               .out_stride = out.row_stride,
+               .width = qk_});
   }
 
   // dv = P^T grad + (write_weight k) dC
   void value_gradient(const ChunkView& view, const float* dafter, const Buffers& b) const {
     float* dv = row(a_.dv_TNU, view.begin, view.head);
-    MatMul x = product(b.scores, stride_, b.grad, v_, dv, a_.dv_TNU.row_stride);
+    MatMul x = product(b.scores, stride_, b.grad_LU, v_, dv, a_.dv_TNU.row_stride);
     x.trans_a = true;
     x.m = view.count;
     x.n = v_;
@@ -286,9 +311,9 @@ class Backward {
     matmul(form_, x);
     const float* weight = head_part(layout_.write_weight, view.head) + view.begin;
     for (int64_t t = 0; t < view.count; ++t) {
-      scale_to(b.row + t * qk_, weight[t], row(a_.k_TNK, view.begin + t, view.head), qk_);
+      scale_to(b.row_LK + t * qk_, weight[t], row(a_.k_TNK, view.begin + t, view.head), qk_);
     }
-    x = product(b.row, qk_, dafter, v_ + 1, dv, a_.dv_TNU.row_stride);
+    x = product(b.row_LK, qk_, dafter, v_ + 1, dv, a_.dv_TNU.row_stride);
     x.m = view.count;
     x.n = v_;
     x.k = qk_;

@@ -90,7 +90,14 @@ class TransposedRows {
     for (int64_t e = 0; e < size_; e += kSwaDepth) {
       const int64_t depth = std::min(kSwaDepth, size_ - e);
       if (loaded_ != e) {
-        transpose_tile(rows_.data + e, rows_.stride, count_, depth, factor_, tile_, kSwaQueries);
+        transpose({.x = rows_.data + e,
+                   .x_stride = rows_.stride,
+                   .rows = count_,
+                   .cols = depth,
+                   .factor = factor_,
+                   .out = tile_,
+                   .out_stride = kSwaQueries,
+                   .width = kSwaQueries});
         loaded_ = e;
       }
       MatMul x;

@@ -29,21 +29,32 @@ inline void transpose8(F8 (&r)[8]) {
   }
 }
 
-// out[c, r] = factor * x[r, c] for r < rows, c < cols; columns rows..padded-1 of out become 0.
-// padded is a multiple of the lanes and the row length of out.
-inline void transpose_tile(const float* x, int64_t x_stride, int64_t rows, int64_t cols,
-                           float factor, float* out, int64_t padded) {
-  const F8 scale = splat(factor);
-  for (int64_t r = 0; r < padded; r += kLanes) {
-    const int64_t present = std::clamp<int64_t>(rows - r, 0, kLanes);
-    for (int64_t c = 0; c < cols; c += kLanes) {
-      const int64_t lanes = std::min(kLanes, cols - c);
+struct Transpose {
+  const float* x;
+  int64_t x_stride;
+  int64_t rows;  // of x
+  int64_t cols;
+  float factor = 1.0F;
+  float* out;
+  int64_t out_stride;
+  int64_t width;  // elements written in each row of out, >= rows; those beyond rows become 0
+};
+// out[c, r] = factor * x[r, c].
+inline void transpose(const Transpose& a) {
+  const F8 scale = splat(a.factor);
+  for (int64_t r = 0; r < a.width; r += kLanes) {
+    const int64_t present = std::clamp<int64_t>(a.rows - r, 0, kLanes);
+    for (int64_t c = 0; c < a.cols; c += kLanes) {
+      const int64_t lanes = std::min(kLanes, a.cols - c);
       F8 block[8];
       for (int64_t i = 0; i < kLanes; ++i) {
-        block[i] = i < present ? scale * load(x + (r + i) * x_stride + c, lanes) : zero8();
+        block[i] = i < present ? scale * load(a.x + (r + i) * a.x_stride + c, lanes) : zero8();
       }
       transpose8(block);
-      for (int64_t i = 0; i < lanes; ++i) store(out + (c + i) * padded + r, block[i]);
+      const int64_t written = std::min(kLanes, a.width - r);
+      for (int64_t i = 0; i < lanes; ++i) {
+        store(a.out + (c + i) * a.out_stride + r, block[i], written);
+      }
     }
   }
 }

@@ -36,13 +36,15 @@ int64_t workers(const MlstmShape& s, int64_t chunks) {
 
 MlstmScratch mlstm_scratch_layout(const MlstmShape& s) {
   const int64_t chunks = mlstm_chunks(s.tokens, s.chunk);
-  const int64_t square = s.chunk * round_up(s.chunk, kLaneCount);
+  const int64_t lanes = round_up(s.chunk, kLaneCount);
+  const int64_t square = s.chunk * lanes;
   Parts inner;
   MlstmScratch x{};
   x.decay = inner.take(square);
   x.scores = inner.take(square);
   x.row_LK = inner.take(s.chunk * s.qk);
-  x.column = inner.take(2 * std::max(s.qk, round_up(s.chunk, kLaneCount)));
+  x.keys_KL = inner.take(s.qk * lanes);
+  x.column = inner.take(2 * std::max(s.qk, lanes));
   x.worker_stride = inner.end();
   Parts outer;
   x.log_forget = outer.take(s.heads * s.tokens);
@@ -55,15 +57,19 @@ MlstmScratch mlstm_scratch_layout(const MlstmShape& s) {
 
 MlstmBackwardScratch mlstm_backward_scratch_layout(const MlstmShape& s) {
   const int64_t chunks = mlstm_chunks(s.tokens, s.chunk);
-  const int64_t square = s.chunk * round_up(s.chunk, kLaneCount);
+  const int64_t lanes = round_up(s.chunk, kLaneCount);
+  const int64_t square = s.chunk * lanes;
   Parts inner;
   MlstmBackwardScratch x{};
   x.decay = inner.take(square);
   x.scores = inner.take(square);
   x.dscores = inner.take(square);
   x.grad_LU = inner.take(s.chunk * s.v);
-  x.row = inner.take(s.chunk * std::max(s.qk, s.v));
-  x.column = inner.take(4 * std::max(s.qk, round_up(s.chunk, kLaneCount)));
+  x.row_LK = inner.take(s.chunk * s.qk);
+  x.keys_KL = inner.take(s.qk * lanes);
+  x.values_UL = inner.take(s.v * lanes);
+  x.grad_UL = inner.take(s.v * lanes);
+  x.column = inner.take(4 * std::max(s.qk, lanes));
   x.worker_stride = inner.end();
   Parts outer;
   x.log_forget = outer.take(s.heads * s.tokens);

@@ -23,10 +23,11 @@ struct MlstmScratch {
   int64_t worker_stride;
   int64_t total;
   // Inside a worker's part.
-  int64_t decay;   // [L, L8] e^{logD - m}, L8 = L rounded up to lanes
-  int64_t scores;  // [L, L8]
-  int64_t row_LK;  // [L, K]
-  int64_t column;  // [max(K, L8)] twice
+  int64_t decay;    // [L, L8] e^{logD - m}, L8 = L rounded up to lanes
+  int64_t scores;   // [L, L8]
+  int64_t row_LK;   // [L, K]
+  int64_t keys_KL;  // [K, L8]
+  int64_t column;   // [max(K, L8)] twice
 };
 MlstmScratch mlstm_scratch_layout(const MlstmShape& s);
 
@@ -41,12 +42,15 @@ struct MlstmBackwardScratch {
   int64_t worker;
   int64_t worker_stride;
   int64_t total;
-  int64_t decay;    // [L, L8]
-  int64_t scores;   // [L, L8] P
-  int64_t dscores;  // [L, L8]
-  int64_t grad_LU;  // [L, U] dh / D
-  int64_t row;      // [L, max(K, U)]
-  int64_t column;   // [max(K, L8)] four times
+  int64_t decay;      // [L, L8]
+  int64_t scores;     // [L, L8] P
+  int64_t dscores;    // [L, L8]
+  int64_t grad_LU;    // [L, U] dh / D
+  int64_t row_LK;     // [L, K]
+  int64_t keys_KL;    // [K, L8]
+  int64_t values_UL;  // [U, L8]
+  int64_t grad_UL;    // [U, L8]
+  int64_t column;     // [max(K, L8)] four times
 };
 MlstmBackwardScratch mlstm_backward_scratch_layout(const MlstmShape& s);
 
