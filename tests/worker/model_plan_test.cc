@@ -96,6 +96,10 @@ TEST(MemoryPlanTest, CategoriesEqualTheirDefinitions) {
     EXPECT_EQ(plan->accumulator_bytes, shard);
     EXPECT_EQ(plan->partial_bytes, 3 * shard);  // groups of 8: levels 0, 1, 2
     EXPECT_EQ(plan->staging_bytes, 3 * shard);
+    const int64_t numbers = static_cast<int64_t>(sizeof(StepScalars)) +
+                            8 * ((12 + ranks - 1) / ranks) +
+                            8 * 6 * static_cast<int64_t>(shape.tensors.size());
+    EXPECT_EQ(plan->input_bytes, 150 * 13 + 2 * 150 * 6 * 4 + 2 * numbers);
     EXPECT_EQ(plan->exchange_bytes, 8 * layout.flat_elements_max());
     EXPECT_EQ(plan->norm_bytes, 8 * (ranks + 1) * layout.rows_per_rank_max + 16 * rows);
     EXPECT_EQ(plan->gather_bytes, 4 * ranks * layout.shard_elements_total());
@@ -122,9 +126,9 @@ TEST(MemoryPlanTest, OptionsShrinkWhatTheyShould) {
   pb::JobSpec no_prefetch = spec("none", "always");
   no_prefetch.mutable_parallelism()->set_prefetch(0);
   EXPECT_EQ(2 * plan_memory(no_prefetch, 2)->gather_bytes, resharded.gather_bytes);
-  pb::JobSpec no_borders = spec();
-  no_borders.mutable_model()->set_doc_reset(false);
-  EXPECT_LT(plan_memory(no_borders, 2)->input_bytes, none.input_bytes);
+  pb::JobSpec own_groups = spec();
+  own_groups.mutable_training()->set_reduction_lanes(1);
+  EXPECT_EQ(plan_memory(own_groups, 2)->partial_bytes, 0);
 }
 
 TEST(MemoryPlanTest, OptionsComeFromTheSpec) {
@@ -134,30 +138,6 @@ TEST(MemoryPlanTest, OptionsComeFromTheSpec) {
   EXPECT_TRUE(plan_options(spec("none", "always")).reshard);
   EXPECT_FALSE(plan_options(spec("none", "default")).reshard);
   EXPECT_EQ(plan_options(spec()).prefetch, 1);
-}
-
-TEST(MemoryPlanTest, PartialsAreThoseOfTheSumOrder) {
-  EXPECT_EQ(partial_buffers({.slots = 1, .lanes = 8}), 0);
-  EXPECT_EQ(partial_buffers({.slots = 64, .lanes = 1}), 0);
-  EXPECT_EQ(partial_buffers({.slots = 64, .lanes = 2}), 1);
-  EXPECT_EQ(partial_buffers({.slots = 64, .lanes = 8}), 3);
-  EXPECT_EQ(partial_buffers({.slots = 2, .lanes = 8}), 1);
-  EXPECT_EQ(partial_buffers({.slots = 4, .lanes = 8}), 2);
-}
-
-TEST(MemoryPlanTest, InputsAreTakenInPlannedBytes) {
-  const ModelShape shape = tiny_shape({});
-  Arena arena = Arena::measuring();
-  const InputTensors in = take_inputs(arena, shape, 100);
-  EXPECT_EQ(in.slot.tokens_T.elements(), 100);
-  EXPECT_EQ(in.slot.reset_T.dtype, DType::kU8);
-  EXPECT_EQ(in.rope_cos_TP.dims[1], shape.head_dim / 2);
-  EXPECT_EQ(in.scalars.bytes(), static_cast<int64_t>(sizeof(StepScalars)));
-  pb::JobSpec s = spec();
-  s.mutable_training()->set_seq_len(100);
-  Arena planned = Arena::measuring();
-  take_inputs(planned, *model_shape(s.model()), 100);
-  EXPECT_EQ(plan_memory(s, 1)->input_bytes, planned.used());
 }
 
 // Products dominate: forward 2 FLOPs a weight and token, backward twice that, recompute once more.

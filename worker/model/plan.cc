@@ -10,7 +10,7 @@
 namespace swax {
 namespace {
 
-constexpr int64_t kF32Bytes = 4, kF64Bytes = 8, kI64Bytes = 8;
+constexpr int64_t kF32Bytes = 4, kI32Bytes = 4, kF64Bytes = 8, kI64Bytes = 8;
 
 // The model run on a backend and an arena that have no memory behind them.
 class DryRun {
@@ -33,11 +33,11 @@ class DryRun {
   Status train(RecomputeMode mode) {
     StepCtx ctx = context();
     ctx.recompute = mode;
-    return model_->train_slot(ctx, store_, inputs_.loss_sum);
+    return model_->train_slot(ctx, store_, loss_sum_);
   }
   Status eval() {
     StepCtx ctx = context();
-    return model_->eval_slot(ctx, store_, inputs_.loss_sum, {}, {});
+    return model_->eval_slot(ctx, store_, loss_sum_, {}, {});
   }
   Status decode() {
     StepCtx ctx = context();
@@ -49,7 +49,7 @@ class DryRun {
 
  private:
   StepCtx context() {
-    inputs_ = take_inputs(memory_, shape_, tokens_);
+    const int64_t pairs = shape_.head_dim / 2;
     return {.backend = backend_,
             .stream = *stream_,
             .arena = arena_,
@@ -57,9 +57,12 @@ class DryRun {
             .tokens = tokens_,
             .window = window_,
             .recompute = RecomputeMode::kNone,
-            .slot = inputs_.slot,
-            .rope_cos_TP = inputs_.rope_cos_TP,
-            .rope_sin_TP = inputs_.rope_sin_TP,
+            .slot = {.tokens_T = memory_.take(DType::kI32, {tokens_}),
+                     .targets_T = memory_.take(DType::kI32, {tokens_}),
+                     .doc_start_T = memory_.take(DType::kI32, {tokens_}),
+                     .reset_T = memory_.take(DType::kU8, {tokens_})},
+            .rope_cos_TP = memory_.take(DType::kF32, {tokens_, pairs}),
+            .rope_sin_TP = memory_.take(DType::kF32, {tokens_, pairs}),
             .scalars = &scalars_};
   }
 
@@ -69,17 +72,21 @@ class DryRun {
   Arena memory_ = Arena::measuring();  // weights, inputs: never read
   Arena arena_ = Arena::measuring(1);
   Tensor weights_, gradients_;
+  Tensor loss_sum_ = memory_.take(DType::kF64, {1});
   ResidentStore store_;
   std::unique_ptr<Model> model_;
-  InputTensors inputs_;
   StepScalars scalars_;
   int64_t tokens_ = 0, window_ = 0;
 };
 
-int64_t input_bytes(const ModelShape& shape, int64_t tokens) {
-  Arena arena = Arena::measuring();
-  take_inputs(arena, shape, tokens);
-  return arena.used();
+int64_t input_bytes(const ModelShape& shape, const SlotPlan& slots, int64_t tokens) {
+  constexpr int64_t kStateKinds = 3;  // weights and both moments have digests
+  const int64_t slot = tokens * (3 * kI32Bytes + 1);
+  const int64_t tables = 2 * tokens * (shape.head_dim / 2) * kF32Bytes;
+  const int64_t digests = 2 * kStateKinds * static_cast<int64_t>(shape.tensors.size()) * kI64Bytes;
+  const int64_t numbers =
+      static_cast<int64_t>(sizeof(StepScalars)) + micro_steps(slots) * kF64Bytes + digests;
+  return slot + tables + 2 * numbers;
 }
 
 // Row sums of this rank, those of all ranks, the order of the table, and the tree over it.
@@ -108,30 +115,6 @@ PlanOptions plan_options(const pb::JobSpec& spec) {
   return {.recompute = recompute_mode(spec.activation_checkpoint().mode()),
           .reshard = p.fsdp_reshard_after_forward() == "always",
           .prefetch = static_cast<int>(p.prefetch())};
-}
-
-int partial_buffers(const SlotPlan& p) {
-  int buffers = 0;
-  // Groups repeat, and only the last one can be short, which needs no more than a full one.
-  for (int64_t slot = 0; slot < std::min<int64_t>(p.slots, p.lanes); ++slot) {
-    buffers = std::max(buffers, sum_next(p, slot).store + 1);
-  }
-  return buffers;
-}
-
-InputTensors take_inputs(Arena& arena, const ModelShape& shape, int64_t tokens) {
-  InputTensors in;
-  in.slot.tokens_T = arena.take(DType::kI32, {tokens});
-  in.slot.targets_T = arena.take(DType::kI32, {tokens});
-  if (shape.doc_reset) {
-    in.slot.doc_start_T = arena.take(DType::kI32, {tokens});
-    in.slot.reset_T = arena.take(DType::kU8, {tokens});
-  }
-  in.rope_cos_TP = arena.take(DType::kF32, {tokens, shape.head_dim / 2});
-  in.rope_sin_TP = arena.take(DType::kF32, {tokens, shape.head_dim / 2});
-  in.scalars = arena.take(DType::kU8, {static_cast<int64_t>(sizeof(StepScalars))});
-  in.loss_sum = arena.take(DType::kF64, {1});
-  return in;
 }
 
 Result<int64_t> train_arena_bytes(const ModelShape& shape, int64_t tokens, RecomputeMode mode) {
@@ -175,11 +158,11 @@ Result<MemoryPlan> plan_memory(const pb::JobSpec& spec, int ranks) {
   plan.master_bytes = shard;
   plan.moment_bytes = 2 * shard;
   plan.accumulator_bytes = shard;
-  plan.partial_bytes = partial_buffers(slots) * shard;
+  plan.partial_bytes = sum_levels(slots) * shard;
   plan.staging_bytes = 3 * shard;
   plan.exchange_bytes = 2 * layout.flat_elements_max() * kF32Bytes;
   plan.norm_bytes = norm_bytes(layout);
-  plan.input_bytes = input_bytes(shape, tokens);
+  plan.input_bytes = input_bytes(shape, slots, tokens);
   if (options.reshard) {
     plan.ring_units = std::min(options.prefetch + 1, shape.units());
     plan.gather_bytes = plan.ring_units * layout.flat_elements_max() * kF32Bytes;

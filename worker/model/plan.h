@@ -20,13 +20,15 @@ struct MemoryPlan {
   int64_t master_bytes = 0;       // fp32 shard
   int64_t moment_bytes = 0;       // adam m and v
   int64_t accumulator_bytes = 0;  // fp32 sum of slot gradients
-  int64_t partial_bytes = 0;      // partial sums of a group: partial_buffers() * shard
+  int64_t partial_bytes = 0;      // partial sums of a group: sum_levels() * shard
   int64_t gather_bytes = 0;       // ring of gathered units
   int64_t exchange_bytes = 0;     // slot gradient of one unit, and the pieces received
   int64_t norm_bytes = 0;         // row sums, gathered rows, order, tree scratch
   int64_t arena_bytes = 0;        // activations and scratch
-  int64_t input_bytes = 0;        // slot tensors, RoPE tables, scalars
-  int64_t staging_bytes = 0;      // checkpoint copy (pinned host memory)
+  // Tokens, targets, document starts, resets of a slot; RoPE tables; and twice, on the device and
+  // pinned: StepScalars, a loss (f64) a micro-step, two digest sums (i64) a state tensor.
+  int64_t input_bytes = 0;
+  int64_t staging_bytes = 0;  // checkpoint copy (pinned host memory)
   int64_t total() const;
   int ring_units = 0;       // units the ring holds at once (all of them: never resharded)
   double step_flops = 0.0;  // executed per slot forward + backward, from cost()
@@ -42,18 +44,6 @@ RecomputeMode recompute_mode(const std::string& name);  // "none", "light", "blo
 // kInvalidArgument when the shape cannot be built.
 Result<MemoryPlan> plan_memory(const pb::JobSpec& spec, int ranks);
 
-// Partial sums that are alive at once, over all slots of a step: one buffer of a shard each. 0 when
-// every slot is a group of its own.
-int partial_buffers(const SlotPlan& p);
-// One slot's inputs and the step's numbers, in the order and alignment that input_bytes counts:
-// plan and trainer both call this.
-struct InputTensors {
-  SlotTensors slot;  // borders only when shape.doc_reset
-  Tensor rope_cos_TP, rope_sin_TP;
-  Tensor scalars;   // u8 [sizeof(StepScalars)]
-  Tensor loss_sum;  // f64 [1]
-};
-InputTensors take_inputs(Arena& arena, const ModelShape& shape, int64_t tokens);
 // Arena bytes that train_slot (and eval_slot, which never needs more) or decode use on this shape.
 Result<int64_t> train_arena_bytes(const ModelShape& shape, int64_t tokens, RecomputeMode mode);
 Result<int64_t> eval_arena_bytes(const ModelShape& shape, int64_t tokens);
