@@ -11,10 +11,15 @@
 namespace swax::cpu {
 namespace {
 
-// Rows and columns of one piece of an op-level product: big enough that repacking the other operand
-// costs little, small enough that the usual products have a piece for each of a few threads.
-constexpr int64_t kPieceRows = 128;
-constexpr int64_t kPieceCols = 512;
+// One dimension of an op-level product is cut into about extent / target equal pieces, at most 16.
+// On the development machine OpenBLAS reaches 95 % of its speed on the whole product with rows of
+// 256, 85 % with 128; columns cost more because each piece repacks its rows.
+constexpr int64_t kPieceRows = 256;
+constexpr int64_t kPieceCols = 1024;
+int64_t piece_extent(int64_t extent, int64_t target) {
+  const int64_t count = std::clamp<int64_t>((extent + target / 2) / target, 1, 16);
+  return round_up(div_ceil(extent, count), 16);
+}
 
 void matmul_blas(const MatMul& x) {
   cblas_sgemm(CblasRowMajor, x.trans_a ? CblasTrans : CblasNoTrans,
@@ -56,10 +61,12 @@ Status CpuBackend::gemm(Stream&, const GemmArgs& a) {
   const int64_t m = a.c.dims[0];
   const int64_t n = a.c.dims[1];
   const int64_t k = a.trans_a ? a.a.dims[0] : a.a.dims[1];
-  const int64_t col_pieces = div_ceil(n, kPieceCols);
-  pool_.run(div_ceil(m, kPieceRows) * col_pieces, [&](int64_t piece, int) {
-    const int64_t row = piece / col_pieces * kPieceRows;
-    const int64_t col = piece % col_pieces * kPieceCols;
+  const int64_t rows = piece_extent(m, kPieceRows);
+  const int64_t cols = piece_extent(n, kPieceCols);
+  const int64_t col_pieces = div_ceil(n, cols);
+  pool_.run(div_ceil(m, rows) * col_pieces, [&](int64_t piece, int) {
+    const int64_t row = piece / col_pieces * rows;
+    const int64_t col = piece % col_pieces * cols;
     MatMul x;
     x.a = a.a.f32() + (a.trans_a ? row : row * a.a.row_stride);
     x.a_stride = a.a.row_stride;
@@ -67,8 +74,8 @@ Status CpuBackend::gemm(Stream&, const GemmArgs& a) {
     x.b_stride = a.b.row_stride;
     x.c = a.c.f32() + row * a.c.row_stride + col;
     x.c_stride = a.c.row_stride;
-    x.m = std::min(kPieceRows, m - row);
-    x.n = std::min(kPieceCols, n - col);
+    x.m = std::min(rows, m - row);
+    x.n = std::min(cols, n - col);
     x.k = k;
     x.trans_a = a.trans_a;
     x.trans_b = a.trans_b;

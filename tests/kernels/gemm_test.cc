@@ -99,7 +99,7 @@ TEST(Gemm, EqualsReferenceForEveryTransposition) {
                .trans_b = trans_b,
                .accumulate = accumulate,
                .padding = 3});
-        check({.m = 130,
+        check({.m = 390,
                .n = 18,
                .k = 300,
                .trans_a = trans_a,
@@ -111,10 +111,10 @@ TEST(Gemm, EqualsReferenceForEveryTransposition) {
 }
 
 TEST(Gemm, EqualsReferenceAroundPieces) {
-  for (const int64_t m : {1, 5, 6, 7, 127, 128, 129, 257}) {
+  for (const int64_t m : {1, 5, 6, 7, 255, 256, 383, 385, 511, 1030}) {
     check({.m = m, .n = 17, .k = 16, .trans_b = true});
   }
-  for (const int64_t n : {1, 8, 15, 16, 511, 513}) check({.m = 7, .n = n, .k = 9});
+  for (const int64_t n : {1, 8, 15, 16, 1535, 1537}) check({.m = 7, .n = n, .k = 9});
   for (const int64_t k : {1, 2, 255, 256, 257, 1000}) {
     check({.m = 9, .n = 33, .k = k});
     check({.m = 9, .n = 33, .k = k, .mean = 2.0});  // sums that grow
@@ -131,7 +131,7 @@ TEST(Gemm, ChecksNoticeADroppedTile) {
 TEST(Gemm, PlainFormIsAChainOfFusedMultiplyAdds) {
   for (const bool accumulate : {false, true}) {
     for (const bool trans : {false, true}) {
-      const Case c{.m = 140,
+      const Case c{.m = 390,
                    .n = 35,
                    .k = 515,
                    .trans_a = trans,
