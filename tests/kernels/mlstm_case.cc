@@ -169,7 +169,6 @@ MlstmResults run_mlstm(const MlstmCase& c, const MlstmInputs& in, Rig& rig,
   a.chunk = c.chunk;
   a.initial_state = initial != nullptr;
   EXPECT_TRUE(rig.backend->mlstm(*rig.stream, a).ok());
-
   GuardedBuffer<float> dq("dq", gates * c.qk), dk("dk", gates * c.qk), dv("dv", gates * c.v);
   GuardedBuffer<float> di("di", gates), df("df", gates);
   GuardedBuffer<float> scratch_back("backward scratch",
@@ -195,7 +194,6 @@ MlstmResults run_mlstm(const MlstmCase& c, const MlstmInputs& in, Rig& rig,
   b.scratch = f32(scratch_back, {scratch_back.size()});
   b.chunk = c.chunk;
   EXPECT_TRUE(rig.backend->mlstm_backward(*rig.stream, b).ok());
-
   MlstmResults out;
   out.forward = {
       {"h", h.values()}, {"m", m.values()}, {"den", den.values()}, {"states", states.values()}};
