@@ -3,6 +3,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <bit>
 #include <csignal>
 #include <cstdio>
@@ -19,6 +20,7 @@
 #include "storage/rocks_kv.h"
 #include "worker/comm/local_collectives.h"
 #include "worker/comm/mpi_collectives.h"
+#include "worker/train/agent_link.h"
 #include "worker/train/arguments.h"
 #include "worker/train/generate.h"
 #include "worker/train/reporter.h"
@@ -29,10 +31,37 @@ namespace {
 
 constexpr int kExitInternal = 1, kExitRetry = 75, kExitConfig = 78, kExitNumeric = 93, kExitStopped = 99;
 
-Trainer* running = nullptr;  // for the signal handler only
+// Asked for before or while a trainer exists; signal handlers and the agent's line set it.
+std::atomic<bool> stop_asked{false};
+std::atomic<Trainer*> running{nullptr};
 
-void on_signal(int) {
-  if (running != nullptr) running->request_stop();
+void ask_stop() {
+  stop_asked.store(true);
+  if (Trainer* trainer = running.load()) trainer->request_stop();
+}
+
+void on_signal(int) { ask_stop(); }
+
+// The line to the node agent, when there is one: SWAX_AGENT_DIR/SWAX_WORKER.sock. Both come from this node's own launcher.
+Result<std::unique_ptr<AgentLink>> connect_agent(const TrainArguments& args, int rank) {
+  const char* folder = std::getenv("SWAX_AGENT_DIR");
+  if (folder == nullptr) return std::unique_ptr<AgentLink>();
+  const char* node = std::getenv("SWAX_WORKER");
+  const char* job = std::getenv("SWAX_JOB");
+  if (node == nullptr || job == nullptr) return invalid_argument("SWAX_AGENT_DIR is set, SWAX_WORKER or SWAX_JOB is not");
+  AgentLinkOptions options;
+  options.socket_path = join_path(folder, std::string(node) + ".sock");
+  options.hello.set_rank(static_cast<uint32_t>(rank));
+  options.hello.set_world_size(static_cast<uint32_t>(args.ranks));
+  options.hello.set_job(job);
+  options.hello.set_epoch(static_cast<uint64_t>(args.epoch));
+  options.hello.set_pid(static_cast<uint32_t>(::getpid()));
+  options.hello.set_build_id(build_id());
+  options.on_stop = ask_stop;
+  options.on_save = [] {
+    if (Trainer* trainer = running.load()) trainer->request_checkpoint();
+  };
+  return AgentLink::connect(std::move(options));
 }
 
 int exit_code(const Status& status) {
@@ -71,9 +100,8 @@ Result<pb::JobSpec> read_spec(const std::string& path) {
   return spec;
 }
 
-void report_done(RecordReporter& reporter, const RunOutcome& outcome) {
-  pb::RankReport report;
-  pb::DoneReport& done = *report.mutable_done();
+pb::DoneReport done_report(const RunOutcome& outcome) {
+  pb::DoneReport done;
   const bool finite = outcome.kind != RunOutcome::Kind::kNonFinite;
   done.set_outcome(outcome.kind == RunOutcome::Kind::kDone ? "done" : finite ? "stopped" : "failed");
   done.set_step(static_cast<uint64_t>(outcome.step));
@@ -82,10 +110,28 @@ void report_done(RecordReporter& reporter, const RunOutcome& outcome) {
   done.set_validation_bpb_bits(std::bit_cast<uint64_t>(outcome.validation_bpb));
   done.set_tokens_per_s(outcome.tokens_per_s);
   done.set_reason(outcome.reason);
-  reporter.write(report);
+  return done;
 }
 
-Result<RunOutcome> train_rank(const TrainArguments& args, Collectives& shard, Collectives& replica) {
+std::vector<std::string> state_names(const ModelShape& shape) {
+  std::vector<std::string> names;
+  for (int kind = 0; kind < kStateKinds; ++kind)
+    for (size_t t = 0; t < shape.tensors.size(); ++t) names.push_back(state_tensor_name(shape, kind, static_cast<int>(t)));
+  return names;
+}
+
+// Rank 0's record log. The sweep comes first: nobody may read checkpoints before it is done.
+Result<std::unique_ptr<RecordReporter>> open_records(const TrainArguments& args, const pb::JobSpec& spec, const std::string& ckpt_root,
+                                                     int ranks) {
+  SWAX_TRY(sweep_checkpoints(ckpt_root, static_cast<uint64_t>(args.epoch)));
+  const std::string folder = args.records.empty() ? join_path(args.state, "records") : args.records;
+  SWAX_TRY(make_dirs(folder));
+  SWAX_ASSIGN(const ModelShape shape, model_shape(spec.model()));
+  return RecordReporter::create(join_path(folder, "a" + to_text(args.epoch) + ".log"), static_cast<uint64_t>(args.epoch), ranks,
+                                state_names(shape));
+}
+
+Result<RunOutcome> train_rank(const TrainArguments& args, Collectives& shard, Collectives& replica, AgentLink* link) {
   SWAX_ASSIGN(const pb::JobSpec spec, read_spec(args.spec));
   BackendOptions backend_options;
   backend_options.compute_threads = static_cast<int>(spec.parallelism().compute_threads());
@@ -95,7 +141,7 @@ Result<RunOutcome> train_rank(const TrainArguments& args, Collectives& shard, Co
   options.spec = spec;
   options.data_folders = args.data;
   options.ckpt_root = args.checkpoints.empty() ? join_path(args.state, "store/jobs/" + spec.job().name() + "/ckpt") : args.checkpoints;
-  options.epoch = args.epoch;
+  options.epoch = static_cast<uint64_t>(args.epoch);
   options.build_id = build_id();
   options.fingerprint = backend->fingerprint();
   if (const char* flip = std::getenv("SWAX_TEST_FLIP_GRADIENT")) {
@@ -106,36 +152,46 @@ Result<RunOutcome> train_rank(const TrainArguments& args, Collectives& shard, Co
 
   std::unique_ptr<RecordReporter> reporter;
   if (shard.rank() == 0) {
-    SWAX_TRY(sweep_checkpoints(options.ckpt_root, args.epoch));
-    SWAX_TRY(make_dirs(join_path(args.state, "records")));
-    SWAX_ASSIGN(const ModelShape shape, model_shape(spec.model()));
-    std::vector<std::string> names;
-    for (int kind = 0; kind < kStateKinds; ++kind)
-      for (size_t t = 0; t < shape.tensors.size(); ++t) names.push_back(state_tensor_name(shape, kind, static_cast<int>(t)));
-    SWAX_ASSIGN(reporter, RecordReporter::create(join_path(args.state, "records/a" + to_text(args.epoch) + ".log"), args.epoch,
-                                                 shard.size(), std::move(names)));
-    options.sink = reporter.get();
+    SWAX_ASSIGN(reporter, open_records(args, spec, options.ckpt_root, shard.size()));
   }
-  SWAX_TRY(shard.barrier());  // nobody reads checkpoints before the sweep is done
+  SWAX_TRY(shard.barrier());
+  std::unique_ptr<TeeSink> both;
+  options.sink = reporter.get();
+  if (link != nullptr) {
+    SWAX_ASSIGN(const ModelShape shape, model_shape(spec.model()));
+    link->set_state_names(state_names(shape));
+    options.report_durable = [link](const pb::RankDurable& report) { link->durable(report); };
+    options.sink = link;
+    if (reporter) {
+      both = std::make_unique<TeeSink>(*reporter, *link);
+      options.sink = both.get();
+    }
+  }
   const std::string fingerprint = options.fingerprint;
   SWAX_ASSIGN(const auto trainer, Trainer::create(*backend, shard, replica, std::move(options)));
-  running = trainer.get();
+  running.store(trainer.get());
+  if (stop_asked.load()) trainer->request_stop();
   SWAX_ASSIGN(const int64_t start, trainer->start());
-  if (reporter) {
-    pb::RankReport report;
-    pb::HelloReport& hello = *report.mutable_hello();
-    hello.set_world_size(static_cast<uint32_t>(shard.size()));
-    hello.set_epoch(args.epoch);
-    hello.set_build_id(build_id());
-    hello.set_fingerprint(fingerprint);
-    hello.set_start_step(static_cast<uint64_t>(start));
-    hello.set_arena_bytes(static_cast<uint64_t>(trainer->memory_plan().arena_bytes));
-    reporter->write(report);
-  }
+  pb::RankReport report;
+  pb::HelloReport& hello = *report.mutable_hello();
+  hello.set_rank(static_cast<uint32_t>(shard.rank()));
+  hello.set_world_size(static_cast<uint32_t>(shard.size()));
+  hello.set_epoch(static_cast<uint64_t>(args.epoch));
+  hello.set_build_id(build_id());
+  hello.set_fingerprint(fingerprint);
+  hello.set_start_step(static_cast<uint64_t>(start));
+  hello.set_arena_bytes(static_cast<uint64_t>(trainer->memory_plan().arena_bytes));
+  if (reporter) reporter->write(report);
+  if (link != nullptr) link->report(hello);
   log_info("train", "training begins", {{"step", start}, {"ranks", shard.size()}, {"epoch", args.epoch}});
   auto outcome = trainer->run();
-  running = nullptr;
-  if (outcome.ok() && reporter) report_done(*reporter, *outcome);
+  running.store(nullptr);
+  if (outcome.ok() && shard.rank() == 0) {
+    pb::RankReport done;
+    *done.mutable_done() = done_report(*outcome);
+    reporter->write(done);
+    if (link != nullptr) link->done(done.done());
+  }
   return outcome;
 }
 
@@ -149,24 +205,30 @@ int train(const TrainArguments& args) {
   failpoints_init(rank);
   LogOptions log;
   log.process = "rank=" + to_text(rank);
-  const std::string log_folder = join_path(args.state, "logs/a" + to_text(args.epoch));
+  const std::string log_folder = join_path(args.logs.empty() ? join_path(args.state, "logs") : args.logs, "a" + to_text(args.epoch));
   if (make_dirs(log_folder).ok()) {
     log.file = join_path(log_folder, "rank-" + to_text(rank) + ".log");
     log.to_stderr = false;
   }
   if (const Status s = log_init(log); !s.ok()) std::fprintf(stderr, "swax-train: %s\n", s.message().c_str());
   auto replica = make_local_collectives(1);
-  auto outcome = train_rank(args, **shard, *replica[0]);
+  auto link = connect_agent(args, rank);
+  auto outcome = link.ok() ? train_rank(args, **shard, *replica[0], link->get()) : Result<RunOutcome>(link.status());
   if (!outcome.ok()) {
     log_error("train", "rank failed", {{"reason", outcome.status().to_string()}});
     leave_reason(args, rank, outcome.status().message());
+    if (link.ok() && *link) {
+      (*link)->failure(outcome.status().message());
+      (*link)->flush(500);
+    }
     log_flush();
     const int code = exit_code(outcome.status());
-    // The others may wait in a collective: MPI ends them. Never through destructors that might wait for a dead peer.
-    (*shard)->abort(outcome.status().message());
+    // The others may wait in a collective: whoever watches the ranks ends them. Never through destructors that might wait for a dead
+    // peer, nor through MPI_Abort, whose exit code would hide this one.
     ::_exit(code);
   }
   if (outcome->kind == RunOutcome::Kind::kNonFinite) leave_reason(args, rank, outcome->reason);
+  link->reset();  // what is queued for the agent goes first
   log_info("train", "rank ends", {{"step", outcome->step}, {"digest", outcome->digest}});
   log_flush();
   finalize_mpi();
