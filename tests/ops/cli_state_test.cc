@@ -1,0 +1,150 @@
+// Goal: status, events and checkpoints tell what stands in a state folder, also beside a run that
+// holds it, and after damage. Method: synthetic state folders and the program itself.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <filesystem>
+
+#include "ops/cli/state_dir.h"
+#include "ops/cli/state_report.h"
+#include "storage/rocks_kv.h"
+#include "tests/ops/cli_process.h"
+#include "tests/ops/cli_state_fixture.h"
+#include "tests/proto/scratch_dir.h"
+
+namespace swax {
+namespace {
+
+using test::Finished;
+using test::run_swax;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// Changes one byte in the middle of the largest file below `folder`.
+void damage_largest_file(const std::string& folder) {
+  std::filesystem::path largest;
+  uintmax_t bytes = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+    if (!entry.is_regular_file() || entry.file_size() <= bytes) continue;
+    largest = entry.path();
+    bytes = entry.file_size();
+  }
+  FILE* file = std::fopen(largest.c_str(), "r+b");
+  ASSERT_NE(file, nullptr);
+  std::fseek(file, static_cast<long>(bytes / 4), SEEK_SET);
+  const int byte = std::fgetc(file);
+  std::fseek(file, static_cast<long>(bytes / 4), SEEK_SET);
+  std::fputc(byte ^ 0x10, file);
+  std::fclose(file);
+}
+
+TEST(Status, TellsWhatARunDoesAndWhatToDo) {
+  const ScratchDir dir;
+  ASSERT_TRUE(test::make_state(dir / "run", {}).ok());
+  const Finished text = run_swax(dir.path(), {"status", "--state", "run"});
+  EXPECT_EQ(text.exit_code, 0) << text.err;
+  EXPECT_THAT(text.out, HasSubstr("STOPPED"));
+  EXPECT_THAT(text.out, HasSubstr("step 40 of 40 (100.0 %)"));
+  EXPECT_THAT(text.out, HasSubstr("restarts 1"));
+  EXPECT_THAT(text.out, HasSubstr("rank 1 was killed by signal 9"));
+  EXPECT_THAT(text.out, HasSubstr("the checkpoint of step 40"));
+  EXPECT_THAT(text.out, Not(HasSubstr("\x1b")));  // no colours into a pipe
+  const Finished json = run_swax(dir.path(), {"status", "--state=run", "-o", "json"});
+  EXPECT_THAT(json.out, HasSubstr("\"checkpoint_step\": 40"));
+  EXPECT_THAT(json.out, HasSubstr("\"tokens_per_s\": 20480.0"));
+}
+
+TEST(Status, WorksBesideTheRunThatHoldsTheFolder) {
+  const ScratchDir dir;
+  ASSERT_TRUE(test::make_state(dir / "run", {}).ok());
+  const StateDir state(dir / "run");
+  const Result<Fd> lock = lock_file(state.lock_path());
+  ASSERT_TRUE(lock.ok());
+  const auto db = open_rocks_kv(state.db_folder(), KvMode::kOpen);
+  ASSERT_TRUE(db.ok());
+  // What the run writes while it is open is seen.
+  pb::RunRecord run = test::state_run({});
+  run.set_reason("on attempt 7");
+  ASSERT_TRUE(
+      (*db)->write({{.key = std::string(kRunKey), .value = run.SerializeAsString()}}, true).ok());
+  const Finished finished = run_swax(dir.path(), {"status", "--state", "run"});
+  EXPECT_EQ(finished.exit_code, 0) << finished.err;
+  EXPECT_THAT(finished.out, HasSubstr("RUNNING: on attempt 7"));
+  run.set_state("SUCCEEDED");
+  EXPECT_TRUE(
+      (*db)->write({{.key = std::string(kRunKey), .value = run.SerializeAsString()}}, true).ok());
+}
+
+TEST(Status, WhatIsNoRunIsExitCode3) {
+  const ScratchDir dir;
+  ASSERT_TRUE(make_dirs(dir / "empty").ok());
+  ASSERT_TRUE(make_dirs(dir / "garbage/run.db").ok());
+  ASSERT_TRUE(write_atomic(dir / "garbage/run.db/CURRENT", "MANIFEST-000001\n").ok());
+  ASSERT_TRUE(write_atomic(dir / "garbage/run.db/MANIFEST-000001", std::string(512, 'x')).ok());
+  ASSERT_TRUE(open_rocks_kv(dir / "other/run.db", KvMode::kCreate).ok());  // without a run in it
+  for (const char* folder : {"missing", "empty", "garbage", "other"}) {
+    for (const char* verb : {"status", "events"}) {
+      const Finished finished = run_swax(dir.path(), {verb, "--state", folder});
+      EXPECT_EQ(finished.exit_code, 3) << verb << " " << folder << ": " << finished.err;
+      EXPECT_EQ(finished.out, "");
+      EXPECT_THAT(finished.err, HasSubstr(folder));
+    }
+  }
+}
+
+TEST(Events, AreListedOldestFirst) {
+  const ScratchDir dir;
+  ASSERT_TRUE(test::make_state(dir / "run", {}).ok());
+  const Finished text = run_swax(dir.path(), {"events", "--state", "run"});
+  EXPECT_EQ(text.exit_code, 0);
+  EXPECT_THAT(text.out, HasSubstr("2023-11-14T22:13:20.000Z  attempt_ended"));
+  const Finished json = run_swax(dir.path(), {"events", "--state", "run", "-o", "json"});
+  EXPECT_THAT(json.out, HasSubstr("\"kind\": \"attempt_ended\""));
+}
+
+TEST(Checkpoints, AreListedNewestFirstAndVerified) {
+  const ScratchDir dir;
+  ASSERT_TRUE(test::make_state(dir / "run", {}).ok());
+  const Finished list = run_swax(dir.path(), {"checkpoints", "list", "--state", "run"});
+  EXPECT_EQ(list.exit_code, 0) << list.err;
+  EXPECT_LT(list.out.find("40"), list.out.find("20"));
+  EXPECT_THAT(list.out, HasSubstr("good"));
+  EXPECT_LE(test::longest_line(list.out), 80U);
+  const Finished all = run_swax(dir.path(), {"checkpoints", "verify", "--state", "run"});
+  EXPECT_EQ(all.exit_code, 0) << all.err;
+  EXPECT_EQ(test::line_count(all.out), 2);
+  EXPECT_EQ(run_swax(dir.path(), {"checkpoints", "verify", "20", "--state", "run"}).exit_code, 0);
+  EXPECT_EQ(run_swax(dir.path(), {"checkpoints", "verify", "21", "--state", "run"}).exit_code, 3);
+  EXPECT_EQ(run_swax(dir.path(), {"checkpoints", "verify", "x", "--state", "run"}).exit_code, 2);
+}
+
+TEST(Checkpoints, ADamagedOneIsShown) {
+  const ScratchDir dir;
+  ASSERT_TRUE(test::make_state(dir / "run", {}).ok());
+  const std::string folder = StateDir(dir / "run").checkpoints_folder("micro");
+  damage_largest_file(folder + "/step-000000040.a1");
+  const Finished verify = run_swax(dir.path(), {"checkpoints", "verify", "--state", "run"});
+  EXPECT_EQ(verify.exit_code, 4) << verify.out;
+  EXPECT_THAT(verify.out, HasSubstr("step-000000040.a1: damaged"));
+  EXPECT_THAT(verify.out, HasSubstr("step-000000020.a1: good"));
+  // What COMMITTED itself shows is seen without reading the tensors.
+  ASSERT_TRUE(write_atomic(folder + "/step-000000040.a1/COMMITTED", "rubbish").ok());
+  const Finished list = run_swax(dir.path(), {"checkpoints", "list", "--state", "run"});
+  EXPECT_EQ(list.exit_code, 0);
+  EXPECT_THAT(list.out, HasSubstr("step-000000040.a1: "));
+  const Finished json =
+      run_swax(dir.path(), {"checkpoints", "list", "--state", "run", "-o", "json"});
+  EXPECT_THAT(json.out, Not(HasSubstr("\"problem\": \"\",\n    \"committed_ms\": 0")));
+  const Finished status = run_swax(dir.path(), {"status", "--state", "run"});
+  EXPECT_THAT(status.out, HasSubstr("the checkpoint of step 20"));
+}
+
+TEST(Generate, RefusesARunThatIsNotThere) {
+  const ScratchDir dir;
+  const Finished finished = run_swax(dir.path(), {"generate", "--state", "nowhere"});
+  EXPECT_EQ(finished.exit_code, 3) << finished.err;
+}
+
+}  // namespace
+}  // namespace swax
