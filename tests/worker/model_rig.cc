@@ -18,6 +18,12 @@ Tensor view(std::vector<T>& v, DType dtype) {
   return v.empty() ? Tensor{} : Tensor::of(v.data(), dtype, {static_cast<int64_t>(v.size())});
 }
 
+double norm(const std::vector<double>& x) {
+  double sum = 0.0;
+  for (const double value : x) sum += value * value;
+  return std::sqrt(sum);
+}
+
 double step(double longest_sum, double chained) {
   return rounding_bound(static_cast<int64_t>(longest_sum), chained);
 }
@@ -38,7 +44,7 @@ ModelShape tiny_shape(const TinyModel& m) {
   p.set_mlstm_v_dim(m.v);
   p.set_ff_dim(m.ff);
   p.set_rope_base(10000.0);
-  p.set_norm_eps(1e-6);
+  p.set_norm_eps(m.norm_eps);
   p.set_gate_cap(15.0);
   p.set_logit_cap(m.logit_cap);
   p.set_doc_reset(true);
@@ -254,6 +260,14 @@ Conditioning conditioning(const ModelShape& shape, const std::vector<float>& wei
     raise(c.logits, there.out.logits_TV, at.out.logits_TV);
     raise(c.loss, {&there.out.loss, 1}, {&at.out.loss, 1});
     for (const auto& [name, grad] : at.grads) raise(c.grads[name], there.grads.at(name), grad);
+  }
+  for (const TensorInfo& t : shape.tensors) {
+    if (t.init != InitRule::kInputGateBias && t.init != InitRule::kForgetGateBias) continue;
+    std::string matrix = t.name;
+    matrix[matrix.size() - 2] = 'w';  // "mlstm.bi" -> "mlstm.wi"
+    const double columns = static_cast<double>(shape.dim);
+    c.grads[t.name] += c.grads[matrix] * norm(at.grads.at(matrix)) /
+                       (std::sqrt(columns) * norm(at.grads.at(t.name)));
   }
   return c;
 }

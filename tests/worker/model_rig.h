@@ -23,6 +23,7 @@ struct TinyModel {
   uint32_t layers = 2, dim = 32, vocab = 61, heads = 2, kv_heads = 2, head_dim = 16;
   uint32_t mlstm_heads = 2, qk = 8, v = 16, ff = 40, chunk = 16;
   double logit_cap = 30.0;
+  double norm_eps = 1e-6;
 };
 ModelShape tiny_shape(const TinyModel& m);
 
