@@ -64,12 +64,57 @@ void add_spec_verbs(std::vector<VerbSpec>* verbs) {
        .summary = "Trains a job on this machine, through crashes, to its end.",
        .details = "Typed again with the same state folder it goes on from the newest checkpoint, "
                   "or prints the result of the run that has ended. Ctrl-C saves and leaves; a "
-                  "second Ctrl-C kills. Exit codes: 0 SUCCEEDED, 10 FAILED, 4 the state folder "
-                  "belongs to another spec or to a run that works right now.",
+                  "second Ctrl-C kills.\nExit codes: 0 SUCCEEDED, 10 FAILED, 130 or 143 stopped by "
+                  "Ctrl-C or SIGTERM, 4 the state folder belongs to another spec or to a run that "
+                  "works right now.",
        .words = {spec_word()},
        .options = {run_state_option(), ranks_option(), set_option(), output_option()},
        .examples = {"swax run jobs/quickstart.toml --ranks 2 --set training.steps=50"},
        .run = run});
+}
+
+VerbSpec generate_verb() {
+  return {.name = "generate",
+          .summary = "Writes text with the weights of a checkpoint.",
+          .details =
+              "The same arguments give the same text. Run by swax-train, which must lie "
+              "beside swax and be of the same build.",
+          .words = {},
+          .options = {state_option(),
+                      {.name = "--prompt", .value = "TEXT", .doc = "text to go on from"},
+                      {.name = "--tokens",
+                       .value = "N",
+                       .doc = "number of tokens to write",
+                       .kind = ArgKind::kInteger,
+                       .fallback = "200",
+                       .min = 1,
+                       .max = 1e9},
+                      {.name = "--temperature",
+                       .value = "X",
+                       .doc = "0 takes the most likely token each time",
+                       .kind = ArgKind::kReal,
+                       .fallback = "0.8",
+                       .min = 0,
+                       .max = 100},
+                      {.name = "--top-k",
+                       .value = "K",
+                       .doc = "choose among the K likeliest; 0: all",
+                       .kind = ArgKind::kInteger,
+                       .fallback = "40",
+                       .min = 0,
+                       .max = 1048576},
+                      {.name = "--seed",
+                       .value = "S",
+                       .doc = "seed of the choices",
+                       .kind = ArgKind::kInteger,
+                       .fallback = "0"},
+                      {.name = "--step",
+                       .value = "N",
+                       .doc = "checkpoint of this step; default the newest good one",
+                       .kind = ArgKind::kInteger}},
+          .examples = {"swax generate --state runs/quickstart --prompt 'In the beginning' "
+                       "--tokens 300"},
+          .run = verb_generate};
 }
 
 void add_run_verbs(std::vector<VerbSpec>* verbs) {
@@ -114,47 +159,7 @@ void add_run_verbs(std::vector<VerbSpec>* verbs) {
        .options = {output_option()},
        .examples = {"swax diff runs/quickstart runs/again"},
        .run = verb_diff});
-  verbs->push_back(
-      {.name = "generate",
-       .summary = "Writes text with the weights of a checkpoint.",
-       .details = "The same arguments give the same text. Run by swax-train, which must lie "
-                  "beside swax and be of the same build.",
-       .words = {},
-       .options = {state_option(),
-                   {.name = "--prompt", .value = "TEXT", .doc = "text to go on from"},
-                   {.name = "--tokens",
-                    .value = "N",
-                    .doc = "number of tokens to write",
-                    .kind = ArgKind::kInteger,
-                    .fallback = "200",
-                    .min = 1,
-                    .max = 1e9},
-                   {.name = "--temperature",
-                    .value = "X",
-                    .doc = "0 takes the most likely token each time",
-                    .kind = ArgKind::kReal,
-                    .fallback = "0.8",
-                    .min = 0,
-                    .max = 100},
-                   {.name = "--top-k",
-                    .value = "K",
-                    .doc = "choose among the K likeliest; 0: all",
-                    .kind = ArgKind::kInteger,
-                    .fallback = "40",
-                    .min = 0,
-                    .max = 1048576},
-                   {.name = "--seed",
-                    .value = "S",
-                    .doc = "seed of the choices",
-                    .kind = ArgKind::kInteger,
-                    .fallback = "0"},
-                   {.name = "--step",
-                    .value = "N",
-                    .doc = "checkpoint of this step; default the newest good one",
-                    .kind = ArgKind::kInteger}},
-       .examples = {"swax generate --state runs/quickstart --prompt 'In the beginning' "
-                    "--tokens 300"},
-       .run = verb_generate});
+  verbs->push_back(generate_verb());
 }
 
 OptionSpec data_option() {
@@ -164,44 +169,48 @@ OptionSpec data_option() {
           .required = true};
 }
 
+VerbSpec data_build_verb() {
+  return {.name = "data build",
+          .summary = "Builds a data set of bytes from text, JSONL or debian:kjv.",
+          .details =
+              "The data set is a folder below DIR, named by its digest: the same documents "
+              "give the same digest on every machine. Files may be packed with gzip or zstd.",
+          .words = {{.name = "INPUT",
+                     .doc = "a file, or debian:kjv (package bible-kjv-text)",
+                     .max = 100000}},
+          .options =
+              {{.name = "--name", .value = "NAME", .doc = "name of the data set", .required = true},
+               {.name = "--out", .value = "DIR", .doc = "folder to build it in", .required = true},
+               {.name = "--documents",
+                .value = "RULE",
+                .doc = "what a document is: a line, a file, or auto (JSONL line, block "
+                       "between blank lines, chapter)",
+                .fallback = "auto",
+                .one_of = "auto|file|line"},
+               {.name = "--jsonl-field",
+                .value = "KEY",
+                .doc = "key of the text in JSONL",
+                .fallback = "text"},
+               {.name = "--validation-fraction",
+                .value = "F",
+                .doc = "share of the documents held out for validation",
+                .kind = ArgKind::kReal,
+                .fallback = "0.05",
+                .min = 0,
+                .max = 0.999999},
+               {.name = "--license", .value = "TEXT", .doc = "licence to record"},
+               {.name = "--lossy",
+                .value = "",
+                .doc = "keep bytes that are not UTF-8",
+                .kind = ArgKind::kFlag},
+               output_option()},
+          .examples = {"swax data build --name kjv --out data debian:kjv",
+                       "swax data build --name web --out data a.jsonl.zst b.jsonl.zst"},
+          .run = verb_data_build};
+}
+
 void add_data_verbs(std::vector<VerbSpec>* verbs) {
-  verbs->push_back(
-      {.name = "data build",
-       .summary = "Builds a data set of bytes from text, JSONL or debian:kjv.",
-       .details = "The data set is a folder below DIR, named by its digest: the same documents "
-                  "give the same digest on every machine. Files may be packed with gzip or zstd.",
-       .words = {{.name = "INPUT",
-                  .doc = "a file, or debian:kjv (package bible-kjv-text)",
-                  .max = 100000}},
-       .options =
-           {{.name = "--name", .value = "NAME", .doc = "name of the data set", .required = true},
-            {.name = "--out", .value = "DIR", .doc = "folder to build it in", .required = true},
-            {.name = "--documents",
-             .value = "RULE",
-             .doc = "what a document is: a line, a file, or auto (JSONL line, block "
-                    "between blank lines, chapter)",
-             .fallback = "auto",
-             .one_of = "auto|file|line"},
-            {.name = "--jsonl-field",
-             .value = "KEY",
-             .doc = "key of the text in JSONL",
-             .fallback = "text"},
-            {.name = "--validation-fraction",
-             .value = "F",
-             .doc = "share of the documents held out for validation",
-             .kind = ArgKind::kReal,
-             .fallback = "0.05",
-             .min = 0,
-             .max = 0.999999},
-            {.name = "--license", .value = "TEXT", .doc = "licence to record"},
-            {.name = "--lossy",
-             .value = "",
-             .doc = "keep bytes that are not UTF-8",
-             .kind = ArgKind::kFlag},
-            output_option()},
-       .examples = {"swax data build --name kjv --out data debian:kjv",
-                    "swax data build --name web --out data a.jsonl.zst b.jsonl.zst"},
-       .run = verb_data_build});
+  verbs->push_back(data_build_verb());
   verbs->push_back({.name = "data verify",
                     .summary = "Reads data sets wholly and checks every digest.",
                     .details = "Exit code 4 when one is damaged.",

@@ -1,0 +1,91 @@
+// Goal: a job that does not fit is refused with numbers; data sets are found, built once and
+// written into the spec. Method: the quickstart spec with small and large limits, and texts on
+// disk.
+#include <gtest/gtest.h>
+
+#include "jobs/spec.h"
+#include "ops/cli/run_prepare.h"
+#include "proto/base/ids.h"
+#include "tests/proto/scratch_dir.h"
+
+namespace swax {
+namespace {
+
+pb::JobSpec micro_spec(std::vector<SpecOverride> overrides = {}) {
+  const auto text = read_file(std::string(SWAX_SOURCE_DIR) + "/jobs/micro.toml", 1 << 20);
+  SWAX_CHECK(text.ok());
+  SpecResult result = load_spec(*text, "micro.toml", overrides);
+  for (const SpecProblem& problem : result.problems) ADD_FAILURE() << problem.text();
+  return result.spec;
+}
+
+TEST(RunMemory, FitsIntoEnoughAndNotIntoLess) {
+  const pb::JobSpec spec = micro_spec();
+  EXPECT_TRUE(check_memory(spec, 64 * kGiB).ok());
+  const Status refused = check_memory(spec, 1 * kMiB);
+  ASSERT_EQ(refused.code(), Code::kResourceExhausted);
+  EXPECT_NE(refused.message().find("1.00 MiB are available"), std::string::npos)
+      << refused.message();
+  EXPECT_NE(refused.message().find("no allowed setting fits"), std::string::npos);
+}
+
+TEST(RunMemory, NamesTheNearestSettingThatFits) {
+  const pb::JobSpec spec = micro_spec({{.path = "parallelism.ranks", .value = "8"}});
+  pb::JobSpec one = spec;
+  one.mutable_parallelism()->set_ranks(1);
+  int64_t enough_for_one = kMiB;
+  while (!check_memory(one, enough_for_one).ok()) enough_for_one += kMiB;
+  const Status refused = check_memory(spec, enough_for_one);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.message().find("--ranks 1 "), std::string::npos) << refused.message();
+}
+
+TEST(RunMemory, KnowsWhatIsAvailable) {
+  const auto available = available_memory();
+  ASSERT_TRUE(available.ok()) << available.status().to_string();
+  EXPECT_GT(*available, 0);
+}
+
+TEST(RunData, BuildsATextOnce) {
+  const ScratchDir dir;
+  ASSERT_TRUE(write_atomic(dir / "text.txt", "In the beginning.\n\nAnd the earth.\n\n").ok());
+  pb::JobSpec spec = micro_spec();
+  pb::DataSource& source = *spec.mutable_data()->mutable_sources(0);
+  source.set_text("file:" + (dir / "text.txt"));
+  const StateDir state(dir / "state");
+  int64_t calls = 0;
+  const auto count = [&calls](const std::string&, int64_t) { ++calls; };
+  const auto first = prepare_data(state, nullptr, &spec, count);
+  ASSERT_TRUE(first.ok()) << first.status().to_string();
+  ASSERT_EQ(first->folders.size(), 1U);
+  EXPECT_EQ(source.digest().size(), 32U);
+  EXPECT_TRUE(is_directory(first->folders[0]));
+
+  // The recorded digest stands for the text: it is not read again, even if it is gone.
+  ASSERT_TRUE(remove_tree(dir / "text.txt").ok());
+  const pb::JobSpec recorded = spec;
+  pb::JobSpec typed = spec;
+  typed.mutable_data()->mutable_sources(0)->clear_digest();
+  calls = 0;
+  const auto again = prepare_data(state, &recorded, &typed, count);
+  ASSERT_TRUE(again.ok()) << again.status().to_string();
+  EXPECT_EQ(again->folders, first->folders);
+  EXPECT_EQ(typed.data().sources(0).digest(), recorded.data().sources(0).digest());
+  EXPECT_EQ(calls, 0);
+}
+
+TEST(RunData, NamesTheSourceThatIsMissing) {
+  const ScratchDir dir;
+  pb::JobSpec spec = micro_spec();
+  pb::DataSource& source = *spec.mutable_data()->mutable_sources(0);
+  source.clear_text();
+  source.set_path(dir / "nothing");
+  const auto ignore = [](const std::string&, int64_t) {};
+  const auto data = prepare_data(StateDir(dir.path()), nullptr, &spec, ignore);
+  ASSERT_FALSE(data.ok());
+  EXPECT_NE(data.status().message().find("data source kjv"), std::string::npos)
+      << data.status().message();
+}
+
+}  // namespace
+}  // namespace swax
