@@ -142,6 +142,53 @@ TEST(Swa, StopsAtDocumentBorders) {
   }
 }
 
+// A view of columns [col, col + heads * size) of a buffer with rows of `stride` elements.
+Tensor columns(std::vector<float>& fused, int64_t stride, int64_t col, int64_t heads,
+               int64_t size) {
+  const int64_t tokens = static_cast<int64_t>(fused.size()) / stride;
+  Tensor t = Tensor::of(fused.data() + col, DType::kF32, {tokens, heads, size});
+  t.row_stride = stride;
+  return t;
+}
+
+TEST(Swa, TakesViewsOfOneFusedBuffer) {
+  const Case c{.tokens = 70, .heads = 4, .kv_heads = 2, .size = 8, .window = 20};
+  const Inputs in = inputs(c);
+  Rig rig = open_rig();
+  const Results want = run(c, in, rig);
+  const int64_t stride = (c.heads + 2 * c.kv_heads) * c.size;
+  const int64_t k_col = c.heads * c.size;
+  const int64_t v_col = k_col + c.kv_heads * c.size;
+  std::vector<float> fused(static_cast<size_t>(c.tokens * stride)), grads(fused.size());
+  SwaBackwardArgs b;
+  b.q_THE = columns(fused, stride, 0, c.heads, c.size);
+  b.k_TGE = columns(fused, stride, k_col, c.kv_heads, c.size);
+  b.v_TGE = columns(fused, stride, v_col, c.kv_heads, c.size);
+  b.dq_THE = columns(grads, stride, 0, c.heads, c.size);
+  b.dk_TGE = columns(grads, stride, k_col, c.kv_heads, c.size);
+  b.dv_TGE = columns(grads, stride, v_col, c.kv_heads, c.size);
+  const auto q_dims = {c.tokens, c.heads, c.size};
+  const auto kv_dims = {c.tokens, c.kv_heads, c.size};
+  Backend& backend = *rig.backend;
+  ASSERT_TRUE(backend.copy(*rig.stream, b.q_THE, f32(in.q, q_dims)).ok());
+  ASSERT_TRUE(backend.copy(*rig.stream, b.k_TGE, f32(in.k, kv_dims)).ok());
+  ASSERT_TRUE(backend.copy(*rig.stream, b.v_TGE, f32(in.v, kv_dims)).ok());
+  std::vector<float> o(in.q.size()), lse(want.forward[1].values.size()), scratch(lse.size());
+  std::vector<float> dk(in.k.size());
+  b.o_THE = f32(o, q_dims);
+  b.lse_TH = f32(lse, {c.tokens, c.heads});
+  b.do_THE = f32(in.d_o, q_dims);
+  b.scratch = f32(scratch, {c.tokens, c.heads});
+  b.window = c.window;
+  b.scale = scale_of(c);
+  SwaArgs a{b.q_THE, b.k_TGE, b.v_TGE, {}, b.o_THE, b.lse_TH, c.window, b.scale};
+  ASSERT_TRUE(backend.swa(*rig.stream, a).ok());
+  EXPECT_TRUE(same_bits("o", o, want.forward[0].values));
+  ASSERT_TRUE(backend.swa_backward(*rig.stream, b).ok());
+  ASSERT_TRUE(backend.copy(*rig.stream, f32(dk, kv_dims), b.dk_TGE).ok());
+  EXPECT_TRUE(same_bits("dk", dk, want.backward[1].values));
+}
+
 TEST(Swa, ChecksNoticePlantedBugs) {
   Case c{.tokens = 60, .heads = 2, .kv_heads = 1, .size = 16, .window = 12};
   c.reset_T = doc_starts(60, {20, 41});
