@@ -41,6 +41,8 @@ Result<TrainArguments> parse_train(const Options& options) {
   SWAX_TRY(parse_number<int64_t>("--epoch", epoch, 1, INT64_MAX, &args.epoch));
   SWAX_TRY(parse_number<int>("--ranks", ranks, 1, 65536, &args.ranks));
   args.checkpoints = optional_text(options, "--checkpoints", "");
+  args.records = optional_text(options, "--records", "");
+  args.logs = optional_text(options, "--logs", "");
   const auto [first, last] = options.equal_range("--data");
   for (auto it = first; it != last; ++it) args.data.push_back(it->second);
   if (args.data.empty()) return invalid_argument("--data is missing");
@@ -72,7 +74,7 @@ Result<Arguments> parse_train_arguments(int argc, char** argv) {
   Options options;
   for (int i = 2; i < argc; i += 2) {
     const std::string name = argv[i];
-    constexpr const char* kKnown[] = {"--spec", "--state",  "--epoch",  "--ranks",       "--data",  "--checkpoints",
+    constexpr const char* kKnown[] = {"--spec", "--state",  "--epoch",  "--ranks",       "--data",  "--checkpoints", "--records", "--logs",
                                       "--step", "--prompt", "--tokens", "--temperature", "--top-k", "--seed"};
     bool known = false;
     for (const char* k : kKnown) known = known || name == k;

@@ -11,9 +11,9 @@
 
 namespace swax {
 
-// train --spec FILE --state DIR --epoch E --ranks W --data DIR [--data DIR ...] [--checkpoints DIR]
+// train --spec FILE --state DIR --epoch E --ranks W --data DIR [--data DIR ...] [--checkpoints DIR] [--records DIR] [--logs DIR]
 struct TrainArguments {
-  std::string spec, state, checkpoints;
+  std::string spec, state, checkpoints, records, logs;
   int64_t epoch = 0;
   int ranks = 0;
   std::vector<std::string> data;
