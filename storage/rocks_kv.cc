@@ -13,6 +13,7 @@
 #include <chrono>
 #include <cstdio>
 #include <mutex>
+#include <shared_mutex>
 #include <thread>
 
 #include "proto/base/files.h"
@@ -93,7 +94,7 @@ rocksdb::Options state_options(KvMode mode) {
   return options;
 }
 
-// Shared because a read goes on with the database it began with while a write replaces it.
+// Shared because a scan goes on with the database it began with while a write replaces it.
 using Db = std::shared_ptr<rocksdb::DB>;
 
 Result<Db> open_db(const std::string& folder, KvMode mode) {
@@ -112,9 +113,10 @@ class RocksKv final : public Kv {
   RocksKv(std::string folder, Db db) : folder_(std::move(folder)), db_(std::move(db)) {}
 
   Result<std::string> get(std::string_view key) override {
+    const std::shared_lock lock(mutex_);
+    if (db_ == nullptr) return error_;
     std::string value;
-    SWAX_ASSIGN(const Db db, current());
-    const rocksdb::Status status = db->Get(rocksdb::ReadOptions(), slice(key), &value);
+    const rocksdb::Status status = db_->Get(rocksdb::ReadOptions(), slice(key), &value);
     if (!status.ok()) return from_rocks(status, "get " + printable(key) + " from " + folder_);
     return value;
   }
@@ -131,42 +133,40 @@ class RocksKv final : public Kv {
           item.value ? writes.Put(item.key, *item.value) : writes.Delete(item.key);
       if (!status.ok()) return from_rocks(status, "write to " + folder_);
     }
+    const std::unique_lock lock(mutex_);
     SWAX_TRY(reopen_after_error(writes.GetDataSize()));
-    SWAX_ASSIGN(const Db db, current());
     rocksdb::WriteOptions options;
     options.sync = sync;
-    const rocksdb::Status status = db->Write(options, &writes);
+    const rocksdb::Status status = db_->Write(options, &writes);
     if (status.ok()) return ok();
     const Status failed = from_rocks(status, "write to " + folder_);
-    if (failed.code() != Code::kFailedPrecondition) {
-      const std::scoped_lock lock(mutex_);
-      error_ = failed;
-    }
+    if (failed.code() != Code::kFailedPrecondition) error_ = failed;
     return failed;
   }
 
   Status scan(std::string_view prefix, std::string_view from,
               const std::function<bool(std::string_view, std::string_view)>& visit) override {
-    SWAX_ASSIGN(const Db db, current());
+    std::shared_lock lock(mutex_);
+    if (db_ == nullptr) return error_;
+    const Db db = db_;  // a write inside visit may replace db_
     const std::unique_ptr<rocksdb::Iterator> it(db->NewIterator(rocksdb::ReadOptions()));
     for (it->Seek(slice(std::max(prefix, from))); it->Valid(); it->Next()) {
       if (!view(it->key()).starts_with(prefix)) break;
+      lock.unlock();  // visit may write; the iterator keeps its state and its bytes
       if (!visit(view(it->key()), view(it->value()))) return ok();
+      lock.lock();
     }
     if (!it->status().ok()) return from_rocks(it->status(), "scan of " + folder_);
     return ok();
   }
 
  private:
-  Result<Db> current() {
-    const std::scoped_lock lock(mutex_);
-    if (db_ == nullptr) return error_;
-    return db_;
-  }
-  Status reopen_after_error(size_t bytes);
+  Status reopen_after_error(size_t bytes);  // under the lock of a write
 
   const std::string folder_;
-  std::mutex mutex_;
+  // Reads together, a write alone. RocksDB needs that only while a failed write is repaired, but
+  // the state is small, its writers are few, and order that everybody can see is worth more here.
+  std::shared_mutex mutex_;
   Db db_;         // null only when not even reading was possible after a failed write
   Status error_;  // of the last write, until a reopening has repaired it
 };
@@ -175,12 +175,11 @@ class RocksKv final : public Kv {
 // full) the log is recovered before anything is appended: close, open, go on. Until there is room
 // for that, reads are served and writes repeat the error.
 Status RocksKv::reopen_after_error(size_t bytes) {
-  const std::scoped_lock lock(mutex_);
   if (error_.ok()) return ok();
   constexpr int64_t kRoomBytes = kMiB;  // new MANIFEST, log and the recovered state
   SWAX_ASSIGN(const int64_t free, free_bytes(folder_));
   if (free < kRoomBytes + 2 * static_cast<int64_t>(bytes)) return error_;
-  if (db_.use_count() > 1) return unavailable("write to " + folder_ + ": reads are going on");
+  if (db_.use_count() > 1) return unavailable("write to " + folder_ + ": a scan is going on");
   db_.reset();
   Result<Db> db = open_db(folder_, KvMode::kOpen);
   if (db.ok()) {
