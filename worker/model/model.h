@@ -41,6 +41,12 @@ class Model {
                         Tensor logits_V) = 0;
 };
 
+// The calls on `store` that train_slot and eval_slot of a model with `units` units make, in the
+// same order and with the same arguments, but nothing computed: what a rank without a slot does so
+// that the others' collectives complete.
+Status walk_train_slot(int units, UnitStore& store);
+Status walk_eval_slot(int units, UnitStore& store);
+
 // RoPE tables for positions 0..T-1 into cos/sin [T, head_dim/2] host-accessible tensors.
 void fill_rope_tables(const ModelShape& shape, Tensor cos_TP, Tensor sin_TP);
 

@@ -175,4 +175,28 @@ Status Stack::eval_slot(StepCtx& ctx, UnitStore& store, Tensor loss_sum, Tensor 
   return unit.release();
 }
 
+Status walk_eval_slot(int units, UnitStore& store) {
+  for (int unit = 0; unit < units; ++unit) {
+    SWAX_TRY(store.acquire(unit, unit + 1 < units ? unit + 1 : -1));
+    SWAX_TRY(store.release(unit));
+  }
+  return ok();
+}
+
+Status walk_train_slot(int units, UnitStore& store) {
+  const int head = units - 1;
+  for (int unit = 0; unit < head; ++unit) {
+    SWAX_TRY(store.acquire(unit, unit + 1));
+    SWAX_TRY(store.release(unit));
+  }
+  for (int unit = head; unit >= 1; --unit) {
+    SWAX_TRY(store.acquire(unit, unit > 1 ? unit - 1 : -1));
+    SWAX_TRY(store.gradient(unit));
+    SWAX_TRY(store.release(unit));
+    SWAX_TRY(store.gradient_ready(unit));
+  }
+  SWAX_TRY(store.gradient(0));
+  return store.gradient_ready(0);
+}
+
 }  // namespace swax

@@ -43,7 +43,8 @@ Result<Fd> connect_unix(const std::string& path) {
 }  // namespace
 
 struct AgentLink::Impl {
-  Impl(AgentLinkOptions o, Fd s, Fd w) : options(std::move(o)), socket(std::move(s)), wakeup(std::move(w)) {
+  Impl(AgentLinkOptions o, Fd s, Fd w)
+      : options(std::move(o)), socket(std::move(s)), wakeup(std::move(w)) {
     queue_message([&](pb::RankMessage& m) { *m.mutable_hello() = options.hello; });
     thread = std::thread([this] { run(); });
   }
@@ -58,7 +59,8 @@ struct AgentLink::Impl {
 
   void wake() const {
     const uint64_t one = 1;
-    if (::write(wakeup.get(), &one, sizeof one) < 0 && errno != EAGAIN) log_warn("train", "agent link not woken");
+    if (::write(wakeup.get(), &one, sizeof one) < 0 && errno != EAGAIN)
+      log_warn("train", "agent link not woken");
   }
 
   // Messages that must arrive. Called off the hot path.
@@ -68,7 +70,8 @@ struct AgentLink::Impl {
     fill(message);
     auto frame = encode_frame(message);
     if (!frame.ok()) {
-      log_error("train", "message to the agent is too large", {{"reason", frame.status().message()}});
+      log_error("train", "message to the agent is too large",
+                {{"reason", frame.status().message()}});
       return;
     }
     {
@@ -85,8 +88,9 @@ struct AgentLink::Impl {
     while (steps.pop(&item)) {
       pb::RankMessage message;
       if (options.hello.rank() != 0) item.digests.clear();  // rank 0 speaks for the run
-      *message.mutable_step() = step_record(item.report, item.digests, state_names, options.hello.epoch(),
-                                            static_cast<int>(options.hello.world_size()), item.wall_ms);
+      *message.mutable_step() =
+          step_record(item.report, item.digests, state_names, options.hello.epoch(),
+                      static_cast<int>(options.hello.world_size()), item.wall_ms);
       if (auto frame = encode_frame(message); frame.ok()) bytes += *frame;
     }
     while (!outgoing.empty()) {
@@ -104,10 +108,14 @@ struct AgentLink::Impl {
     int64_t close_by = 0;
     for (;;) {
       collect();
-      pollfd fds[2] = {{socket.get(), static_cast<short>(POLLIN | (bytes.empty() ? 0 : POLLOUT)), 0}, {wakeup.get(), POLLIN, 0}};
+      pollfd fds[2] = {
+          {socket.get(), static_cast<short>(POLLIN | (bytes.empty() ? 0 : POLLOUT)), 0},
+          {wakeup.get(), POLLIN, 0}};
       ::poll(fds, 2, 200);
       uint64_t ignored = 0;
-      if (fds[1].revents != 0 && ::read(wakeup.get(), &ignored, sizeof ignored) < 0 && errno != EAGAIN) return;
+      if (fds[1].revents != 0 && ::read(wakeup.get(), &ignored, sizeof ignored) < 0 &&
+          errno != EAGAIN)
+        return;
       const bool heard = (fds[0].revents & (POLLIN | POLLHUP | POLLERR)) == 0 || receive();
       const bool sent = (fds[0].revents & POLLOUT) == 0 || send();
       if (!heard || !sent) return leave(refusal.empty() ? "the agent closed the line" : refusal);
@@ -178,8 +186,8 @@ Result<std::unique_ptr<AgentLink>> AgentLink::connect(AgentLinkOptions options) 
   SWAX_ASSIGN(Fd socket, connect_unix(options.socket_path));
   Fd wakeup(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wakeup.valid()) return internal_error(std::string("eventfd: ") + std::strerror(errno));
-  return std::unique_ptr<AgentLink>(
-      new AgentLink(std::make_unique<Impl>(std::move(options), std::move(socket), std::move(wakeup))));
+  return std::unique_ptr<AgentLink>(new AgentLink(
+      std::make_unique<Impl>(std::move(options), std::move(socket), std::move(wakeup))));
 }
 
 AgentLink::AgentLink(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -204,7 +212,9 @@ void AgentLink::step(const StepReport& report) {
 }
 
 void AgentLink::validation(const ValidationReport& report) {
-  impl_->queue_message([&](pb::RankMessage& m) { *m.mutable_validation() = validation_record(report, impl_->options.hello.epoch()); });
+  impl_->queue_message([&](pb::RankMessage& m) {
+    *m.mutable_validation() = validation_record(report, impl_->options.hello.epoch());
+  });
 }
 
 void AgentLink::event(std::string_view kind, int64_t step, std::string_view text) {

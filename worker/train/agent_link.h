@@ -1,8 +1,10 @@
-// The rank's line to its node agent: a unix stream socket with frames of proto/frame.h. Carries phases, step records, validation, events,
-// DURABLE and the end to the agent, and stop and save requests back. Training never waits for it: the queue is bounded, step records are
-// dropped (and counted) when the agent does not read; what must arrive (durable, done, failure) is kept.
-// A refusal or the end of the socket means that this attempt is over: the process leaves at once (exit 75), so no rank outlives its agent.
-// Threads: reports from any thread; one background thread of its own does the socket.
+// The rank's line to its node agent: a unix stream socket with frames of proto/frame.h. Carries
+// phases, step records, validation, events, DURABLE and the end to the agent, and stop and save
+// requests back. Training never waits for it: the queue is bounded, step records are dropped (and
+// counted) when the agent does not read; what must arrive (durable, done, failure) is kept. A
+// refusal or the end of the socket means that this attempt is over: the process leaves at once
+// (exit 75), so no rank outlives its agent. Threads: reports from any thread; one background thread
+// of its own does the socket.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,5 @@
-// Arguments of swax-train. It is started by programs, not typed: long options with values only, everything checked.
+// Arguments of swax-train. It is started by programs, not typed: long options with values only,
+// everything checked.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,8 @@
 
 namespace swax {
 
-// train --spec FILE --state DIR --epoch E --ranks W --data DIR [--data DIR ...] [--checkpoints DIR] [--records DIR] [--logs DIR]
+// train --spec FILE --state DIR --epoch E --ranks W --data DIR [--data DIR ...] [--checkpoints DIR]
+// [--records DIR] [--logs DIR]
 struct TrainArguments {
   std::string spec, state, checkpoints, records, logs;
   int64_t epoch = 0;
@@ -19,7 +21,8 @@ struct TrainArguments {
   std::vector<std::string> data;
 };
 
-// generate --spec FILE --checkpoints DIR [--step N] [--prompt TEXT] [--tokens N] [--temperature X] [--top-k K] [--seed S]
+// generate --spec FILE --checkpoints DIR [--step N] [--prompt TEXT] [--tokens N] [--temperature X]
+// [--top-k K] [--seed S]
 struct GenerateArguments {
   std::string spec, checkpoints, prompt;
   int64_t step = -1;

@@ -1,4 +1,5 @@
-// Owned device tensors: one allocation each, made before the first step and counted against the memory plan.
+// Owned device tensors: one allocation each, made before the first step and counted against the
+// memory plan.
 #pragma once
 
 #include <initializer_list>
@@ -27,7 +28,8 @@ inline Result<Block> make_block(Backend& backend, DType dtype, std::initializer_
 // Elements [begin, begin + count) of a flat tensor.
 inline Tensor flat_part(const Tensor& flat, int64_t begin, int64_t count) {
   SWAX_CHECK(begin >= 0 && count >= 0 && begin + count <= flat.elements());
-  return Tensor::of(static_cast<unsigned char*>(flat.data) + begin * dtype_bytes(flat.dtype), flat.dtype, {count});
+  return Tensor::of(static_cast<unsigned char*>(flat.data) + begin * dtype_bytes(flat.dtype),
+                    flat.dtype, {count});
 }
 
 }  // namespace swax

@@ -1,4 +1,5 @@
-// Checkpointer::load: all ranks try the same candidates in the same order and agree on each verdict.
+// Checkpointer::load: all ranks try the same candidates in the same order and agree on each
+// verdict.
 #include <algorithm>
 #include <cstring>
 
@@ -29,14 +30,16 @@ Result<Candidates> share_candidates(Collectives& group, const std::string& ckpt_
   if (group.rank() == 0) {
     if (auto entries = list_checkpoints(ckpt_root); entries.ok()) {
       for (const CheckpointEntry& entry : *entries)
-        if (entry.committed && entry.problem.empty() && mine.count < kCandidatesMax) mine.names[mine.count++] = entry.name;
+        if (entry.committed && entry.problem.empty() && mine.count < kCandidatesMax)
+          mine.names[mine.count++] = entry.name;
     } else if (entries.status().code() != Code::kNotFound) {
       listed = entries.status();
       mine.count = kCandidatesMax + 1;
     }
   }
   std::vector<Candidates> all(group.size());
-  SWAX_TRY(group.all_gather_host(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all))));
+  SWAX_TRY(group.all_gather_host(std::as_bytes(std::span(&mine, 1)),
+                                 std::as_writable_bytes(std::span(all))));
   SWAX_TRY(listed);
   if (all[0].count > kCandidatesMax) return unavailable("rank 0 could not list the checkpoints");
   return all[0];
@@ -48,7 +51,8 @@ Result<Verdict> agree_verdict(Collectives& group, const Status& status) {
   mine.code = static_cast<int64_t>(status.code());
   std::strncpy(mine.reason, status.message().c_str(), kReasonBytes - 1);
   std::vector<Verdict> all(group.size());
-  SWAX_TRY(group.all_gather_host(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all))));
+  SWAX_TRY(group.all_gather_host(std::as_bytes(std::span(&mine, 1)),
+                                 std::as_writable_bytes(std::span(all))));
   for (const Verdict& v : all)
     if (v.code != 0) return v;
   return Verdict{};
@@ -75,30 +79,37 @@ Result<int64_t> Checkpointer::load() {
       return step_;
     }
     if (!damaged(code)) return Status(code, name.folder() + ": " + verdict.reason);
-    log_warn("train", "checkpoint is damaged, taking the one before", {{"checkpoint", name.folder()}, {"reason", verdict.reason}});
+    log_warn("train", "checkpoint is damaged, taking the one before",
+             {{"checkpoint", name.folder()}, {"reason", verdict.reason}});
     if (group.rank() == 0) {
       if (const Status s = mark_bad(options_.ckpt_root, name, verdict.reason); !s.ok())
-        log_warn("train", "checkpoint could not be marked bad", {{"checkpoint", name.folder()}, {"reason", s.message()}});
-      if (sink_) sink_->event("checkpoint_bad", static_cast<int64_t>(name.step), name.folder() + ": " + verdict.reason);
+        log_warn("train", "checkpoint could not be marked bad",
+                 {{"checkpoint", name.folder()}, {"reason", s.message()}});
+      if (sink_)
+        sink_->event("checkpoint_bad", static_cast<int64_t>(name.step),
+                     name.folder() + ": " + verdict.reason);
     }
   }
   return int64_t{0};
 }
 
-// Own pieces into staging memory, then the digests of whole tensors over all ranks against the manifest. A rank that cannot read still
-// takes part in the exchange.
+// Own pieces into staging memory, then the digests of whole tensors over all ranks against the
+// manifest. A rank that cannot read still takes part in the exchange.
 Status Checkpointer::try_load(const CheckpointName& name) {
   auto opened = CheckpointReader::open(options_.ckpt_root, name);
   Status status = opened.ok() ? ok() : opened.status();
   if (status.ok() && (*opened)->manifest().numeric_id() != options_.numeric_id)
-    status = failed_precondition("checkpoint belongs to numeric_id " + (*opened)->manifest().numeric_id() + ", this run is " +
+    status = failed_precondition("checkpoint belongs to numeric_id " +
+                                 (*opened)->manifest().numeric_id() + ", this run is " +
                                  options_.numeric_id);
   if (status.ok()) status = read_pieces(**opened);
   SWAX_ASSIGN(const Verdict verdict, agree_verdict(rank_.shard, status));
-  if (verdict.code != 0) return status.ok() ? Status(static_cast<Code>(verdict.code), verdict.reason) : status;
+  if (verdict.code != 0)
+    return status.ok() ? Status(static_cast<Code>(verdict.code), verdict.reason) : status;
   const pb::CheckpointManifest& manifest = (*opened)->manifest();
   if (manifest.fingerprint() != options_.fingerprint && rank_.shard.rank() == 0 && sink_)
-    sink_->event("fingerprint_changed", static_cast<int64_t>(name.step), manifest.fingerprint() + " -> " + options_.fingerprint);
+    sink_->event("fingerprint_changed", static_cast<int64_t>(name.step),
+                 manifest.fingerprint() + " -> " + options_.fingerprint);
   return check_digests(manifest);
 }
 
@@ -121,7 +132,8 @@ Status Checkpointer::read_pieces(CheckpointReader& reader) {
 Status Checkpointer::check_digests(const pb::CheckpointManifest& manifest) {
   table_.digest({staging(0), staging(1), staging(2)}, sums_);
   std::vector<DigestSums> all(sums_.size() * rank_.shard.size());
-  SWAX_TRY(rank_.shard.all_gather_host(std::as_bytes(std::span(sums_)), std::as_writable_bytes(std::span(all))));
+  SWAX_TRY(rank_.shard.all_gather_host(std::as_bytes(std::span(sums_)),
+                                       std::as_writable_bytes(std::span(all))));
   std::vector<DigestSums> sums(sums_.size());
   for (size_t i = 0; i < all.size(); ++i) {
     sums[i % sums.size()].sum0 += all[i].sum0;
@@ -129,10 +141,12 @@ Status Checkpointer::check_digests(const pb::CheckpointManifest& manifest) {
   }
   for (const pb::CheckpointTensor& t : manifest.tensors()) {
     if (t.id() >= sums.size()) return data_loss("tensor " + t.name() + " is unknown to this model");
-    if (sums[t.id()] != DigestSums{t.digest0(), t.digest1()}) return data_loss("digest of tensor " + t.name() + " differs");
+    if (sums[t.id()] != DigestSums{t.digest0(), t.digest1()})
+      return data_loss("digest of tensor " + t.name() + " differs");
   }
   const std::string digest = table_.run_digest(sums, static_cast<int64_t>(manifest.step())).hex();
-  if (digest != manifest.run_digest()) return data_loss("run digest is " + digest + ", the manifest says " + manifest.run_digest());
+  if (digest != manifest.run_digest())
+    return data_loss("run digest is " + digest + ", the manifest says " + manifest.run_digest());
   return ok();
 }
 

@@ -10,14 +10,18 @@
 
 namespace swax {
 
-Checkpointer::Checkpointer(RankContext& rank, Fsdp& fsdp, const StateTable& table, const CheckpointerOptions& options, ReportSink* sink)
+Checkpointer::Checkpointer(RankContext& rank, Fsdp& fsdp, const StateTable& table,
+                           const CheckpointerOptions& options, ReportSink* sink)
     : rank_(rank), fsdp_(fsdp), table_(table), options_(options), sink_(sink) {}
 
-Result<std::unique_ptr<Checkpointer>> Checkpointer::create(RankContext& rank, Fsdp& fsdp, const StateTable& table,
-                                                           const CheckpointerOptions& options, ReportSink* sink) {
+Result<std::unique_ptr<Checkpointer>> Checkpointer::create(RankContext& rank, Fsdp& fsdp,
+                                                           const StateTable& table,
+                                                           const CheckpointerOptions& options,
+                                                           ReportSink* sink) {
   std::unique_ptr<Checkpointer> self(new Checkpointer(rank, fsdp, table, options, sink));
   for (Block& block : self->staging_) {
-    SWAX_ASSIGN(block, make_block(rank.backend, DType::kF32, {fsdp.shard_elements()}, MemoryKind::kPinned));
+    SWAX_ASSIGN(
+        block, make_block(rank.backend, DType::kF32, {fsdp.shard_elements()}, MemoryKind::kPinned));
   }
   self->sums_.resize(table.tensors());
   self->mine_.resize(sizeof(Durable) + sizeof(DigestSums) * self->sums_.size());
@@ -78,7 +82,8 @@ void Checkpointer::background() {
 Status Checkpointer::begin(int64_t step, double loss) {
   SWAX_CHECK(idle());
   const Tensor from[kStateKinds] = {fsdp_.master(), fsdp_.adam_m(), fsdp_.adam_v()};
-  for (int kind = 0; kind < kStateKinds; ++kind) SWAX_TRY(rank_.backend.copy(rank_.comm, staging_[kind].tensor, from[kind]));
+  for (int kind = 0; kind < kStateKinds; ++kind)
+    SWAX_TRY(rank_.backend.copy(rank_.comm, staging_[kind].tensor, from[kind]));
   SWAX_TRY(rank_.backend.sync(rank_.comm));
   step_ = step;
   loss_ = loss;
@@ -88,14 +93,16 @@ Status Checkpointer::begin(int64_t step, double loss) {
 }
 
 Status Checkpointer::write() {
-  table_.digest({staging_[0].tensor.f32(), staging_[1].tensor.f32(), staging_[2].tensor.f32()}, sums_);
+  table_.digest({staging_[0].tensor.f32(), staging_[1].tensor.f32(), staging_[2].tensor.f32()},
+                sums_);
   std::vector<ShardRange> ranges;
   const int count = static_cast<int>(table_.shape().tensors.size());
   for (int kind = 0; kind < kStateKinds; ++kind) {
     for (const StatePiece& piece : table_.pieces())
       ranges.push_back({.tensor_id = static_cast<uint32_t>(kind * count + piece.tensor),
                         .begin = static_cast<uint64_t>(piece.tensor_begin),
-                        .data = {staging_[kind].tensor.f32() + piece.flat_begin, static_cast<size_t>(piece.elements)}});
+                        .data = {staging_[kind].tensor.f32() + piece.flat_begin,
+                                 static_cast<size_t>(piece.elements)}});
   }
   ShardWriteOptions write_options;
   write_options.ckpt_root = options_.ckpt_root;
@@ -145,11 +152,14 @@ Status Checkpointer::settle(const StepFlags& agreed) {
     std::lock_guard lock(mutex_);
     if (!result_.ok()) reason = result_.to_string();
   }
-  log_warn("train", "checkpoint failed", {{"step", step_}, {"reason", reason}, {"in_a_row", failures_}});
+  log_warn("train", "checkpoint failed",
+           {{"step", step_}, {"reason", reason}, {"in_a_row", failures_}});
   if (sink_) sink_->event("checkpoint_failed", step_, reason);
   if (rank_.shard.rank() == 0) post(Work::kDiscard);
   if (failures_ >= kSaveFailuresMax)
-    return resource_exhausted(to_text(failures_) + " checkpoints in a row failed, the last at step " + to_text(step_) + ": " + reason);
+    return resource_exhausted(to_text(failures_) +
+                              " checkpoints in a row failed, the last at step " + to_text(step_) +
+                              ": " + reason);
   return ok();
 }
 
@@ -196,7 +206,8 @@ void Checkpointer::report_durable() {
     *report.mutable_base() = base_manifest();
     // Names, shapes and ids of the tensors; their digests are the sums of all ranks' parts.
     const std::vector<DigestSums> none(sums_.size());
-    for (pb::CheckpointTensor& tensor : table_.manifest_tensors(none)) *report.mutable_base()->add_tensors() = std::move(tensor);
+    for (pb::CheckpointTensor& tensor : table_.manifest_tensors(none))
+      *report.mutable_base()->add_tensors() = std::move(tensor);
   }
   options_.report_durable(report);
 }
@@ -224,11 +235,13 @@ Status Checkpointer::commit() {
   SystemClock clock;
   manifest.MergeFrom(base_manifest());
   manifest.set_committed_ms(clock.wall_ms());
-  for (pb::CheckpointTensor& tensor : table_.manifest_tensors(sums)) *manifest.add_tensors() = std::move(tensor);
+  for (pb::CheckpointTensor& tensor : table_.manifest_tensors(sums))
+    *manifest.add_tensors() = std::move(tensor);
   manifest.set_run_digest(table_.run_digest(sums, step_).hex());
   SWAX_TRY(commit_checkpoint(options_.ckpt_root, manifest));
   if (sink_) sink_->event("checkpoint_committed", step_, manifest.run_digest());
-  SWAX_ASSIGN(const std::vector<CheckpointName> retired, retire_checkpoints(options_.ckpt_root, options_.keep));
+  SWAX_ASSIGN(const std::vector<CheckpointName> retired,
+              retire_checkpoints(options_.ckpt_root, options_.keep));
   for (const CheckpointName& name : retired)
     if (sink_) sink_->event("checkpoint_retired", static_cast<int64_t>(name.step), name.folder());
   return ok();

@@ -1,9 +1,11 @@
-// Checkpoints of a running job. At a step that all ranks agree on, each rank copies its shard of (master, m, v) to staging memory, the
-// only stall; a background thread writes it (storage/checkpoint_store). When every rank is durable, rank 0 commits and retires in its
-// background thread. Nothing here is a collective on the write path: progress is agreed in the small per-step exchange of flags.
-// Loading: the newest committed checkpoint that every rank could read and whose tensor digests agree; a damaged one is marked bad, the
-// reason is reported and the one before is taken.
-// Threads: the compute thread calls everything; one background thread per rank is owned by this class.
+// Checkpoints of a running job. At a step that all ranks agree on, each rank copies its shard of
+// (master, m, v) to staging memory, the only stall; a background thread writes it
+// (storage/checkpoint_store). When every rank is durable, rank 0 commits and retires in its
+// background thread. Nothing here is a collective on the write path: progress is agreed in the
+// small per-step exchange of flags. Loading: the newest committed checkpoint that every rank could
+// read and whose tensor digests agree; a damaged one is marked bad, the reason is reported and the
+// one before is taken. Threads: the compute thread calls everything; one background thread per rank
+// is owned by this class.
 #pragma once
 
 #include <array>
@@ -36,7 +38,8 @@ struct CheckpointerOptions {
   std::string numeric_id, spec_hash, fingerprint, build_id;
   int keep = 3;
   int64_t tokens_per_step = 0;
-  // Set: ranks report DURABLE here and somebody else commits (the coordinator). Not set: rank 0 commits.
+  // Set: ranks report DURABLE here and somebody else commits (the coordinator). Not set: rank 0
+  // commits.
   std::function<void(const pb::RankDurable&)> report_durable;
 };
 
@@ -44,14 +47,17 @@ constexpr int kSaveFailuresMax = 3;  // in a row; then the run ends loudly
 
 class Checkpointer {
  public:
-  static Result<std::unique_ptr<Checkpointer>> create(RankContext& rank, Fsdp& fsdp, const StateTable& table,
-                                                      const CheckpointerOptions& options, ReportSink* sink);
+  static Result<std::unique_ptr<Checkpointer>> create(RankContext& rank, Fsdp& fsdp,
+                                                      const StateTable& table,
+                                                      const CheckpointerOptions& options,
+                                                      ReportSink* sink);
   ~Checkpointer();
 
-  // Fills the state from the newest good checkpoint and returns its step, or 0 without touching the state when there is none.
-  // kFailedPrecondition: a checkpoint of another numeric_id stands there.
+  // Fills the state from the newest good checkpoint and returns its step, or 0 without touching the
+  // state when there is none. kFailedPrecondition: a checkpoint of another numeric_id stands there.
   Result<int64_t> load();
-  // Starts a save of the state after `step` steps. Only when idle(). All ranks call it at the same step.
+  // Starts a save of the state after `step` steps. Only when idle(). All ranks call it at the same
+  // step.
   Status begin(int64_t step, double loss);
   bool idle() const { return phase_ == Phase::kIdle; }
   int64_t last_saved_step() const { return step_; }
@@ -69,7 +75,8 @@ class Checkpointer {
     char root_xxh3[40];
     char path[64];
   };
-  Checkpointer(RankContext& rank, Fsdp& fsdp, const StateTable& table, const CheckpointerOptions& options, ReportSink* sink);
+  Checkpointer(RankContext& rank, Fsdp& fsdp, const StateTable& table,
+               const CheckpointerOptions& options, ReportSink* sink);
   void background();
   void post(Work work);
   Status write();
@@ -92,8 +99,8 @@ class Checkpointer {
   int64_t step_ = -1;
   double loss_ = 0.0;
   int failures_ = 0;
-  std::vector<DigestSums> sums_;             // of this rank's part, made by the background thread
-  std::vector<std::byte> mine_, all_;        // durable exchange
+  std::vector<DigestSums> sums_;       // of this rank's part, made by the background thread
+  std::vector<std::byte> mine_, all_;  // durable exchange
   pb::RankShard shard_;
 
   std::mutex mutex_;

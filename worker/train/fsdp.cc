@@ -2,9 +2,12 @@
 
 #include <algorithm>
 
+#include "worker/model/model.h"
+
 namespace swax {
 
-Result<std::unique_ptr<Fsdp>> Fsdp::create(RankContext& rank, const ModelShape& shape, const Layout& layout, const SlotPlan& plan,
+Result<std::unique_ptr<Fsdp>> Fsdp::create(RankContext& rank, const ModelShape& shape,
+                                           const Layout& layout, const SlotPlan& plan,
                                            const PlanOptions& options) {
   Backend& backend = rank.backend;
   SWAX_ASSIGN(SlotSum sum, SlotSum::create(backend, layout, plan));
@@ -23,7 +26,8 @@ Result<std::unique_ptr<Fsdp>> Fsdp::create(RankContext& rank, const ModelShape& 
   SWAX_ASSIGN(self->slot_gradient_, make_block(backend, DType::kF32, {flat_max}));
   SWAX_ASSIGN(self->received_, make_block(backend, DType::kF32, {flat_max}));
   // Padding is sent and added like everything else but enters no result; zeros keep it finite.
-  for (const Tensor& t : {self->master_.tensor, self->m_.tensor, self->v_.tensor, self->slot_gradient_.tensor, self->received_.tensor})
+  for (const Tensor& t : {self->master_.tensor, self->m_.tensor, self->v_.tensor,
+                          self->slot_gradient_.tensor, self->received_.tensor})
     SWAX_TRY(backend.fill(rank.compute, {.x = t, .value = 0.0F}));
 
   const int units = static_cast<int>(layout.units.size());
@@ -48,7 +52,8 @@ Result<std::unique_ptr<Fsdp>> Fsdp::create(RankContext& rank, const ModelShape& 
       if (place.begin > end) gaps.emplace_back(end, place.begin - end);
       end = place.begin + place.elements;
     }
-    if (layout.units[unit].flat_elements > end) gaps.emplace_back(end, layout.units[unit].flat_elements - end);
+    if (layout.units[unit].flat_elements > end)
+      gaps.emplace_back(end, layout.units[unit].flat_elements - end);
   }
   SWAX_TRY(backend.sync(rank.compute));
   return self;
@@ -59,7 +64,8 @@ UnitTensors Fsdp::views_of(int unit, const Tensor& flat) const {
   for (const TensorPlace& place : layout_.units[unit].places) {
     const TensorInfo& info = shape_.tensors[place.tensor];
     const Tensor part = flat_part(flat, place.begin, place.elements);
-    views.tensors.push_back(info.shape.size() == 2 ? part.reshaped({info.shape[0], info.shape[1]}) : part);
+    views.tensors.push_back(info.shape.size() == 2 ? part.reshaped({info.shape[0], info.shape[1]})
+                                                   : part);
   }
   return views;
 }
@@ -82,8 +88,10 @@ Status Fsdp::gather(int unit, int index) {
   RingSlot& slot = ring_[index];
   const UnitLayout& layout = layout_.units[unit];
   rank_.backend.wait(rank_.comm, slot.released);
-  SWAX_ASSIGN(slot.ready, rank_.shard.all_gather(rank_.comm, flat_part(master_.tensor, unit_begin_[unit], layout.shard_elements),
-                                                 flat_part(slot.block.tensor, 0, layout.flat_elements)));
+  SWAX_ASSIGN(slot.ready,
+              rank_.shard.all_gather(
+                  rank_.comm, flat_part(master_.tensor, unit_begin_[unit], layout.shard_elements),
+                  flat_part(slot.block.tensor, 0, layout.flat_elements)));
   slot.unit = unit;
   return ok();
 }
@@ -123,7 +131,8 @@ void Fsdp::weights_changed() {
 Result<const UnitTensors*> Fsdp::gradient(int unit) {
   rank_.backend.wait(rank_.compute, exchange_done_);
   for (const auto& [begin, count] : padding_[unit])
-    SWAX_TRY(rank_.backend.fill(rank_.compute, {.x = flat_part(slot_gradient_.tensor, begin, count), .value = 0.0F}));
+    SWAX_TRY(rank_.backend.fill(
+        rank_.compute, {.x = flat_part(slot_gradient_.tensor, begin, count), .value = 0.0F}));
   return &gradient_views_[unit];
 }
 
@@ -141,35 +150,17 @@ Status Fsdp::gradient_ready(int unit) {
     for (int peer = 0; peer < plan_.ranks; ++peer) {
       const int64_t slot = slot_of(plan_, micro_step_, peer);
       if (slot == kNoSlot) continue;  // an absent slot is skipped, never added as zero
-      SWAX_TRY(sum_.add(backend, rank_.comm, unit, slot, flat_part(received, peer * layout.shard_elements, layout.shard_elements)));
+      SWAX_TRY(sum_.add(backend, rank_.comm, unit, slot,
+                        flat_part(received, peer * layout.shard_elements, layout.shard_elements)));
     }
   }
   exchange_done_ = backend.record(rank_.comm);
   return ok();
 }
 
-Status Fsdp::idle_train_slot() {
-  const int units = shape_.units();
-  for (int unit = 0; unit < units; ++unit) {
-    SWAX_TRY(acquire(unit, unit + 1 < units ? unit + 1 : unit - 1));
-    if (unit + 1 < units) SWAX_TRY(release(unit));
-  }
-  for (int unit = units - 1; unit >= 0; --unit) {
-    if (unit + 1 < units) SWAX_TRY(acquire(unit, unit - 1));
-    SWAX_TRY(release(unit));
-    SWAX_TRY(gradient_ready(unit));
-  }
-  return ok();
-}
+Status Fsdp::idle_train_slot() { return walk_train_slot(shape_.units(), *this); }
 
-Status Fsdp::idle_eval_slot() {
-  const int units = shape_.units();
-  for (int unit = 0; unit < units; ++unit) {
-    SWAX_TRY(acquire(unit, unit + 1 < units ? unit + 1 : -1));
-    SWAX_TRY(release(unit));
-  }
-  return ok();
-}
+Status Fsdp::idle_eval_slot() { return walk_eval_slot(shape_.units(), *this); }
 
 int64_t Fsdp::gather_bytes() const {
   int64_t bytes = 0;
@@ -177,6 +168,8 @@ int64_t Fsdp::gather_bytes() const {
   return bytes;
 }
 
-int64_t Fsdp::exchange_bytes() const { return slot_gradient_.buffer.bytes() + received_.buffer.bytes(); }
+int64_t Fsdp::exchange_bytes() const {
+  return slot_gradient_.buffer.bytes() + received_.buffer.bytes();
+}
 
 }  // namespace swax

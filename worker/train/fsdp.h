@@ -1,8 +1,9 @@
-// FSDP-style sharding of one rank: fp32 master weights and AdamW moments of its shard, gathered copies of whole units while they are
-// needed, slot gradients exchanged by all-to-all and added in slot order (slot_sum). The same code for every Collectives.
-// Gathered copies live in a ring of prefetch + 1 units (reshard) or all at once. Which unit is gathered when follows from the order of
-// acquire calls alone, so all ranks make the same collective calls.
-// Threads: one. Nothing is allocated after create().
+// FSDP-style sharding of one rank: fp32 master weights and AdamW moments of its shard, gathered
+// copies of whole units while they are needed, slot gradients exchanged by all-to-all and added in
+// slot order (slot_sum). The same code for every Collectives. Gathered copies live in a ring of
+// prefetch + 1 units (reshard) or all at once. Which unit is gathered when follows from the order
+// of acquire calls alone, so all ranks make the same collective calls. Threads: one. Nothing is
+// allocated after create().
 #pragma once
 
 #include <memory>
@@ -19,7 +20,8 @@ namespace swax {
 
 class Fsdp final : public UnitStore {
  public:
-  static Result<std::unique_ptr<Fsdp>> create(RankContext& rank, const ModelShape& shape, const Layout& layout, const SlotPlan& plan,
+  static Result<std::unique_ptr<Fsdp>> create(RankContext& rank, const ModelShape& shape,
+                                              const Layout& layout, const SlotPlan& plan,
                                               const PlanOptions& options);
 
   // UnitStore.
@@ -30,7 +32,8 @@ class Fsdp final : public UnitStore {
 
   // Says which slots arrive in the exchanges that follow.
   void begin_micro_step(int64_t micro_step) { micro_step_ = micro_step; }
-  // What a rank without a slot does so that the others' collectives complete; the order of Model::train_slot and eval_slot.
+  // What a rank without a slot does so that the others' collectives complete; the order of
+  // Model::train_slot and eval_slot.
   Status idle_train_slot();
   Status idle_eval_slot();
   // The master weights changed: gathered copies are stale.
@@ -54,9 +57,11 @@ class Fsdp final : public UnitStore {
     bool in_use = false;
     Event ready;     // the gather is complete
     Event released;  // the last reader is done
-    std::vector<UnitTensors> views;  // by unit; one entry at [unit] when every unit has its own slot
+    std::vector<UnitTensors>
+        views;  // by unit; one entry at [unit] when every unit has its own slot
   };
-  Fsdp(RankContext& rank, const ModelShape& shape, const Layout& layout, const SlotPlan& plan, SlotSum sum)
+  Fsdp(RankContext& rank, const ModelShape& shape, const Layout& layout, const SlotPlan& plan,
+       SlotSum sum)
       : rank_(rank), shape_(shape), layout_(layout), plan_(plan), sum_(std::move(sum)) {}
   UnitTensors views_of(int unit, const Tensor& flat) const;
   int find(int unit) const;
@@ -75,8 +80,9 @@ class Fsdp final : public UnitStore {
   std::vector<int64_t> unit_begin_;
   Block master_, m_, v_, slot_gradient_, received_;
   std::vector<RingSlot> ring_;
-  std::vector<UnitTensors> gradient_views_;               // by unit, into slot_gradient_
-  std::vector<std::vector<std::pair<int64_t, int64_t>>> padding_;  // by unit: {begin, count} inside the flat buffer
+  std::vector<UnitTensors> gradient_views_;  // by unit, into slot_gradient_
+  std::vector<std::vector<std::pair<int64_t, int64_t>>>
+      padding_;  // by unit: {begin, count} inside the flat buffer
   Event exchange_done_;
 };
 

@@ -20,7 +20,8 @@ Status read_weights(CheckpointReader& reader, const ModelShape& shape, float* ou
     const std::string name = state_tensor_name(shape, 0, static_cast<int>(i));
     const int id = reader.tensor_id(name);
     if (id < 0) return data_loss("tensor " + name + " is not in the checkpoint");
-    SWAX_TRY(reader.read(static_cast<uint32_t>(id), 0, {out, static_cast<size_t>(info.elements())}));
+    SWAX_TRY(
+        reader.read(static_cast<uint32_t>(id), 0, {out, static_cast<size_t>(info.elements())}));
     out += info.elements();
   }
   return ok();
@@ -44,7 +45,8 @@ Result<int64_t> decode_arena_bytes(Model& model, int64_t window) {
 
 }  // namespace
 
-Result<Buffer> load_model_weights(Backend& backend, const ModelShape& shape, const std::string& ckpt_root, int64_t step,
+Result<Buffer> load_model_weights(Backend& backend, const ModelShape& shape,
+                                  const std::string& ckpt_root, int64_t step,
                                   int64_t* loaded_step) {
   SWAX_ASSIGN(const std::vector<CheckpointEntry> entries, list_checkpoints(ckpt_root));
   const int64_t n = shape.parameters();
@@ -54,33 +56,43 @@ Result<Buffer> load_model_weights(Backend& backend, const ModelShape& shape, con
     if (!entry.committed || !entry.problem.empty()) continue;
     if (step >= 0 && static_cast<int64_t>(entry.name.step) != step) continue;
     auto reader = CheckpointReader::open(ckpt_root, entry.name);
-    Status status = reader.ok() ? read_weights(**reader, shape, static_cast<float*>(host.data())) : reader.status();
+    Status status = reader.ok() ? read_weights(**reader, shape, static_cast<float*>(host.data()))
+                                : reader.status();
     if (status.ok()) {
       *loaded_step = static_cast<int64_t>(entry.name.step);
       if (backend.kind() == BackendKind::kCpu) return host;
       SWAX_ASSIGN(Buffer device, backend.allocate(n * 4, MemoryKind::kDevice));
       SWAX_ASSIGN(const auto stream, backend.make_stream());
-      SWAX_TRY(backend.copy(*stream, Tensor::of(device.data(), DType::kF32, {n}), Tensor::of(host.data(), DType::kF32, {n})));
+      SWAX_TRY(backend.copy(*stream, Tensor::of(device.data(), DType::kF32, {n}),
+                            Tensor::of(host.data(), DType::kF32, {n})));
       SWAX_TRY(backend.sync(*stream));
       return device;
     }
     why = entry.name.folder() + ": " + status.message();
-    log_warn("generate", "checkpoint cannot be read", {{"checkpoint", entry.name.folder()}, {"reason", status.message()}});
+    log_warn("generate", "checkpoint cannot be read",
+             {{"checkpoint", entry.name.folder()}, {"reason", status.message()}});
   }
   return not_found(step >= 0 ? "checkpoint of step " + to_text(step) + ": " + why : why);
 }
 
-int32_t sample_token(std::span<const float> logits, double temperature, int top_k, uint64_t seed, int64_t position,
-                     std::vector<std::pair<float, int32_t>>& scratch) {
+int32_t sample_token(std::span<const float> logits, double temperature, int top_k, uint64_t seed,
+                     int64_t position, std::vector<std::pair<float, int32_t>>& scratch) {
   scratch.clear();
-  for (size_t i = 0; i < logits.size(); ++i) scratch.emplace_back(logits[i], static_cast<int32_t>(i));
+  for (size_t i = 0; i < logits.size(); ++i)
+    scratch.emplace_back(logits[i], static_cast<int32_t>(i));
   // Largest first; equal logits by token, so the order is total.
-  const auto before = [](const auto& a, const auto& b) { return a.first != b.first ? a.first > b.first : a.second < b.second; };
-  const size_t keep = temperature <= 0.0 ? 1 : top_k > 0 ? std::min<size_t>(static_cast<size_t>(top_k), scratch.size()) : scratch.size();
-  std::partial_sort(scratch.begin(), scratch.begin() + static_cast<std::ptrdiff_t>(keep), scratch.end(), before);
+  const auto before = [](const auto& a, const auto& b) {
+    return a.first != b.first ? a.first > b.first : a.second < b.second;
+  };
+  const size_t keep = temperature <= 0.0 ? 1
+                      : top_k > 0 ? std::min<size_t>(static_cast<size_t>(top_k), scratch.size())
+                                  : scratch.size();
+  std::partial_sort(scratch.begin(), scratch.begin() + static_cast<std::ptrdiff_t>(keep),
+                    scratch.end(), before);
   if (keep == 1) return scratch[0].second;
   double total = 0.0;
-  for (size_t i = 0; i < keep; ++i) total += math::exp((static_cast<double>(scratch[i].first) - scratch[0].first) / temperature);
+  for (size_t i = 0; i < keep; ++i)
+    total += math::exp((static_cast<double>(scratch[i].first) - scratch[0].first) / temperature);
   const uint32_t word = random_block(seed, Purpose::kSample, static_cast<uint64_t>(position))[0];
   double left = unit_open_closed(word) * total;
   for (size_t i = 0; i < keep; ++i) {
@@ -90,16 +102,21 @@ int32_t sample_token(std::span<const float> logits, double temperature, int top_
   return scratch[keep - 1].second;
 }
 
-Result<int64_t> generate(Backend& backend, const GenerateOptions& options, const std::function<void(std::string_view)>& emit) {
+Result<int64_t> generate(Backend& backend, const GenerateOptions& options,
+                         const std::function<void(std::string_view)>& emit) {
   SWAX_ASSIGN(const ModelShape shape, model_shape(options.spec.model()));
-  if (shape.vocab < kByteVocab) return invalid_argument("model.vocab_size=" + to_text(shape.vocab) + ": text needs at least 257");
+  if (shape.vocab < kByteVocab)
+    return invalid_argument("model.vocab_size=" + to_text(shape.vocab) +
+                            ": text needs at least 257");
   int64_t loaded = 0;
-  SWAX_ASSIGN(Buffer weights, load_model_weights(backend, shape, options.ckpt_root, options.step, &loaded));
+  SWAX_ASSIGN(Buffer weights,
+              load_model_weights(backend, shape, options.ckpt_root, options.step, &loaded));
   SWAX_ASSIGN(const auto model, Model::create(shape));
   SWAX_ASSIGN(const auto stream, backend.make_stream());
   const int64_t window = options.window > 0 ? options.window : options.spec.window().long_();
   SWAX_ASSIGN(const auto state, model->make_decode_state(backend, window));
-  ResidentStore store(shape, Tensor::of(weights.data(), DType::kF32, {shape.parameters()}), Tensor{});
+  ResidentStore store(shape, Tensor::of(weights.data(), DType::kF32, {shape.parameters()}),
+                      Tensor{});
   SWAX_ASSIGN(const int64_t arena_bytes, decode_arena_bytes(*model, window));
   SWAX_ASSIGN(Buffer arena_memory, backend.allocate(arena_bytes, MemoryKind::kDevice));
   SWAX_ASSIGN(Buffer logits_memory, backend.allocate(shape.vocab * 4, MemoryKind::kPinned));
@@ -120,10 +137,11 @@ Result<int64_t> generate(Backend& backend, const GenerateOptions& options, const
   }
   SWAX_TRY(backend.sync(*stream));
   for (int64_t i = 0; i < options.tokens; ++i) {
-    token = sample_token({logits.f32(), static_cast<size_t>(kByteVocab)}, options.temperature, options.top_k, options.seed,
-                         state->position(), scratch);
+    token = sample_token({logits.f32(), static_cast<size_t>(kByteVocab)}, options.temperature,
+                         options.top_k, options.seed, state->position(), scratch);
     const char byte = static_cast<char>(token);
-    emit(token == static_cast<int32_t>(kEodToken) ? std::string_view("\n\n") : std::string_view(&byte, 1));
+    emit(token == static_cast<int32_t>(kEodToken) ? std::string_view("\n\n")
+                                                  : std::string_view(&byte, 1));
     if (i + 1 == options.tokens) break;
     SWAX_TRY(model->decode(ctx, store, *state, token, logits));
     SWAX_TRY(backend.sync(*stream));

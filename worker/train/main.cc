@@ -1,5 +1,6 @@
-// swax-train: one rank. `train` is started by mpirun under `swax run` or a node agent; `generate` is run by `swax generate`.
-// Exit codes: 0 done, 99 checkpointed and left on request, 93 non-finite loss, 78 config or data error, 75 storage or peers (retry), 1 internal.
+// swax-train: one rank. `train` is started by mpirun under `swax run` or a node agent; `generate`
+// is run by `swax generate`. Exit codes: 0 done, 99 checkpointed and left on request, 93 non-finite
+// loss, 78 config or data error, 75 storage or peers (retry), 1 internal.
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -29,7 +30,8 @@
 namespace swax {
 namespace {
 
-constexpr int kExitInternal = 1, kExitRetry = 75, kExitConfig = 78, kExitNumeric = 93, kExitStopped = 99;
+constexpr int kExitInternal = 1, kExitRetry = 75, kExitConfig = 78, kExitNumeric = 93,
+              kExitStopped = 99;
 
 // Asked for before or while a trainer exists; signal handlers and the agent's line set it.
 std::atomic<bool> stop_asked{false};
@@ -42,13 +44,15 @@ void ask_stop() {
 
 void on_signal(int) { ask_stop(); }
 
-// The line to the node agent, when there is one: SWAX_AGENT_DIR/SWAX_WORKER.sock. Both come from this node's own launcher.
+// The line to the node agent, when there is one: SWAX_AGENT_DIR/SWAX_WORKER.sock. Both come from
+// this node's own launcher.
 Result<std::unique_ptr<AgentLink>> connect_agent(const TrainArguments& args, int rank) {
   const char* folder = std::getenv("SWAX_AGENT_DIR");
   if (folder == nullptr) return std::unique_ptr<AgentLink>();
   const char* node = std::getenv("SWAX_WORKER");
   const char* job = std::getenv("SWAX_JOB");
-  if (node == nullptr || job == nullptr) return invalid_argument("SWAX_AGENT_DIR is set, SWAX_WORKER or SWAX_JOB is not");
+  if (node == nullptr || job == nullptr)
+    return invalid_argument("SWAX_AGENT_DIR is set, SWAX_WORKER or SWAX_JOB is not");
   AgentLinkOptions options;
   options.socket_path = join_path(folder, std::string(node) + ".sock");
   options.hello.set_rank(static_cast<uint32_t>(rank));
@@ -82,11 +86,14 @@ int exit_code(const Status& status) {
   }
 }
 
-// The reason in a file of its own, so that whoever started the ranks can name it whatever happens to pipes.
+// The reason in a file of its own, so that whoever started the ranks can name it whatever happens
+// to pipes.
 void leave_reason(const TrainArguments& args, int rank, const std::string& reason) {
   const std::string folder = join_path(args.state, "attempts/a" + to_text(args.epoch));
   if (!make_dirs(folder).ok()) return;
-  if (const Status s = write_atomic(join_path(folder, "failure-rank-" + to_text(rank)), reason + "\n"); !s.ok())
+  if (const Status s =
+          write_atomic(join_path(folder, "failure-rank-" + to_text(rank)), reason + "\n");
+      !s.ok())
     log_error("train", "reason not written", {{"reason", s.message()}});
 }
 
@@ -103,7 +110,9 @@ Result<pb::JobSpec> read_spec(const std::string& path) {
 pb::DoneReport done_report(const RunOutcome& outcome) {
   pb::DoneReport done;
   const bool finite = outcome.kind != RunOutcome::Kind::kNonFinite;
-  done.set_outcome(outcome.kind == RunOutcome::Kind::kDone ? "done" : finite ? "stopped" : "failed");
+  done.set_outcome(outcome.kind == RunOutcome::Kind::kDone ? "done"
+                   : finite                                ? "stopped"
+                                                           : "failed");
   done.set_step(static_cast<uint64_t>(outcome.step));
   done.set_digest(outcome.digest);
   done.set_loss_bits(std::bit_cast<uint64_t>(outcome.loss));
@@ -116,22 +125,25 @@ pb::DoneReport done_report(const RunOutcome& outcome) {
 std::vector<std::string> state_names(const ModelShape& shape) {
   std::vector<std::string> names;
   for (int kind = 0; kind < kStateKinds; ++kind)
-    for (size_t t = 0; t < shape.tensors.size(); ++t) names.push_back(state_tensor_name(shape, kind, static_cast<int>(t)));
+    for (size_t t = 0; t < shape.tensors.size(); ++t)
+      names.push_back(state_tensor_name(shape, kind, static_cast<int>(t)));
   return names;
 }
 
 // Rank 0's record log. The sweep comes first: nobody may read checkpoints before it is done.
-Result<std::unique_ptr<RecordReporter>> open_records(const TrainArguments& args, const pb::JobSpec& spec, const std::string& ckpt_root,
-                                                     int ranks) {
+Result<std::unique_ptr<RecordReporter>> open_records(const TrainArguments& args,
+                                                     const pb::JobSpec& spec,
+                                                     const std::string& ckpt_root, int ranks) {
   SWAX_TRY(sweep_checkpoints(ckpt_root, static_cast<uint64_t>(args.epoch)));
   const std::string folder = args.records.empty() ? join_path(args.state, "records") : args.records;
   SWAX_TRY(make_dirs(folder));
   SWAX_ASSIGN(const ModelShape shape, model_shape(spec.model()));
-  return RecordReporter::create(join_path(folder, "a" + to_text(args.epoch) + ".log"), static_cast<uint64_t>(args.epoch), ranks,
-                                state_names(shape));
+  return RecordReporter::create(join_path(folder, "a" + to_text(args.epoch) + ".log"),
+                                static_cast<uint64_t>(args.epoch), ranks, state_names(shape));
 }
 
-Result<RunOutcome> train_rank(const TrainArguments& args, Collectives& shard, Collectives& replica, AgentLink* link) {
+Result<RunOutcome> train_rank(const TrainArguments& args, Collectives& shard, Collectives& replica,
+                              AgentLink* link) {
   SWAX_ASSIGN(const pb::JobSpec spec, read_spec(args.spec));
   BackendOptions backend_options;
   backend_options.compute_threads = static_cast<int>(spec.parallelism().compute_threads());
@@ -140,7 +152,9 @@ Result<RunOutcome> train_rank(const TrainArguments& args, Collectives& shard, Co
   TrainerOptions options;
   options.spec = spec;
   options.data_folders = args.data;
-  options.ckpt_root = args.checkpoints.empty() ? join_path(args.state, "store/jobs/" + spec.job().name() + "/ckpt") : args.checkpoints;
+  options.ckpt_root = args.checkpoints.empty()
+                          ? join_path(args.state, "store/jobs/" + spec.job().name() + "/ckpt")
+                          : args.checkpoints;
   options.epoch = static_cast<uint64_t>(args.epoch);
   options.build_id = build_id();
   options.fingerprint = backend->fingerprint();
@@ -183,7 +197,8 @@ Result<RunOutcome> train_rank(const TrainArguments& args, Collectives& shard, Co
   hello.set_arena_bytes(static_cast<uint64_t>(trainer->memory_plan().arena_bytes));
   if (reporter) reporter->write(report);
   if (link != nullptr) link->report(hello);
-  log_info("train", "training begins", {{"step", start}, {"ranks", shard.size()}, {"epoch", args.epoch}});
+  log_info("train", "training begins",
+           {{"step", start}, {"ranks", shard.size()}, {"epoch", args.epoch}});
   auto outcome = trainer->run();
   running.store(nullptr);
   if (outcome.ok() && shard.rank() == 0) {
@@ -205,15 +220,18 @@ int train(const TrainArguments& args) {
   failpoints_init(rank);
   LogOptions log;
   log.process = "rank=" + to_text(rank);
-  const std::string log_folder = join_path(args.logs.empty() ? join_path(args.state, "logs") : args.logs, "a" + to_text(args.epoch));
+  const std::string log_folder = join_path(
+      args.logs.empty() ? join_path(args.state, "logs") : args.logs, "a" + to_text(args.epoch));
   if (make_dirs(log_folder).ok()) {
     log.file = join_path(log_folder, "rank-" + to_text(rank) + ".log");
     log.to_stderr = false;
   }
-  if (const Status s = log_init(log); !s.ok()) std::fprintf(stderr, "swax-train: %s\n", s.message().c_str());
+  if (const Status s = log_init(log); !s.ok())
+    std::fprintf(stderr, "swax-train: %s\n", s.message().c_str());
   auto replica = make_local_collectives(1);
   auto link = connect_agent(args, rank);
-  auto outcome = link.ok() ? train_rank(args, **shard, *replica[0], link->get()) : Result<RunOutcome>(link.status());
+  auto outcome = link.ok() ? train_rank(args, **shard, *replica[0], link->get())
+                           : Result<RunOutcome>(link.status());
   if (!outcome.ok()) {
     log_error("train", "rank failed", {{"reason", outcome.status().to_string()}});
     leave_reason(args, rank, outcome.status().message());
@@ -223,8 +241,9 @@ int train(const TrainArguments& args) {
     }
     log_flush();
     const int code = exit_code(outcome.status());
-    // The others may wait in a collective: whoever watches the ranks ends them. Never through destructors that might wait for a dead
-    // peer, nor through MPI_Abort, whose exit code would hide this one.
+    // The others may wait in a collective: whoever watches the ranks ends them. Never through
+    // destructors that might wait for a dead peer, nor through MPI_Abort, whose exit code would
+    // hide this one.
     ::_exit(code);
   }
   if (outcome->kind == RunOutcome::Kind::kNonFinite) leave_reason(args, rank, outcome->reason);
@@ -270,7 +289,8 @@ int generate_text(const GenerateArguments& args) {
   return 0;
 }
 
-// The launcher's death must take this rank along; a parent that died before the call counts as dead.
+// The launcher's death must take this rank along; a parent that died before the call counts as
+// dead.
 bool die_with_parent(pid_t parent_at_start) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   return ::getppid() == parent_at_start;
@@ -290,7 +310,8 @@ int main(int argc, char** argv) {
     return 2;
   }
   if (arguments->version) {
-    std::printf("swax-train %s build %s %s\n", swax::build_version(), swax::build_id(), swax::build_type());
+    std::printf("swax-train %s build %s %s\n", swax::build_version(), swax::build_id(),
+                swax::build_type());
     return 0;
   }
   if (arguments->generate.has_value()) {

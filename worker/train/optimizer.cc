@@ -4,8 +4,9 @@
 
 namespace swax {
 
-Result<std::unique_ptr<Optimizer>> Optimizer::create(RankContext& rank, const ModelShape& shape, const Layout& layout,
-                                                     const pb::JobSpec& spec, Fsdp& fsdp) {
+Result<std::unique_ptr<Optimizer>> Optimizer::create(RankContext& rank, const ModelShape& shape,
+                                                     const Layout& layout, const pb::JobSpec& spec,
+                                                     Fsdp& fsdp) {
   std::unique_ptr<Optimizer> self(new Optimizer(rank, fsdp));
   Backend& backend = rank.backend;
   self->beta1_ = static_cast<float>(spec.optimizer().beta1());
@@ -25,11 +26,13 @@ Result<std::unique_ptr<Optimizer>> Optimizer::create(RankContext& rank, const Mo
   }
   const int64_t rows = static_cast<int64_t>(layout.row_order.size());
   SWAX_ASSIGN(self->row_sums_, make_block(backend, DType::kF64, {layout.rows_per_rank_max}));
-  SWAX_ASSIGN(self->gathered_, make_block(backend, DType::kF64, {layout.rows_per_rank_max * layout.ranks}));
+  SWAX_ASSIGN(self->gathered_,
+              make_block(backend, DType::kF64, {layout.rows_per_rank_max * layout.ranks}));
   SWAX_ASSIGN(self->order_, make_block(backend, DType::kI64, {rows}));
   SWAX_ASSIGN(self->scratch_, make_block(backend, DType::kF64, {rows}));
   std::vector<int64_t> order = layout.row_order;
-  SWAX_TRY(backend.copy(rank.compute, self->order_.tensor, Tensor::of(order.data(), DType::kI64, {rows})));
+  SWAX_TRY(backend.copy(rank.compute, self->order_.tensor,
+                        Tensor::of(order.data(), DType::kI64, {rows})));
   SWAX_TRY(backend.sync(rank.compute));
   SWAX_TRY(rank.shard.register_buffer(self->row_sums_.tensor));
   SWAX_TRY(rank.shard.register_buffer(self->gathered_.tensor));
@@ -40,9 +43,12 @@ Status Optimizer::update(StepScalars* scalars) {
   Backend& backend = rank_.backend;
   // The gradient sum is complete on the exchange stream.
   backend.wait(rank_.compute, backend.record(rank_.comm));
-  SWAX_TRY(backend.row_sumsq(rank_.compute, {.x_S = fsdp_.gradient_sum(), .segments = rows_, .row_sums_R = row_sums_.tensor}));
+  SWAX_TRY(backend.row_sumsq(
+      rank_.compute,
+      {.x_S = fsdp_.gradient_sum(), .segments = rows_, .row_sums_R = row_sums_.tensor}));
   backend.wait(rank_.comm, backend.record(rank_.compute));
-  SWAX_ASSIGN(const Event gathered, rank_.shard.all_gather(rank_.comm, row_sums_.tensor, gathered_.tensor));
+  SWAX_ASSIGN(const Event gathered,
+              rank_.shard.all_gather(rank_.comm, row_sums_.tensor, gathered_.tensor));
   backend.wait(rank_.compute, gathered);
   SWAX_TRY(backend.norm_tree(rank_.compute, {.gathered_R = gathered_.tensor,
                                              .order = order_.tensor,
@@ -63,7 +69,8 @@ Status Optimizer::update(StepScalars* scalars) {
 }
 
 int64_t Optimizer::bytes() const {
-  return row_sums_.buffer.bytes() + gathered_.buffer.bytes() + order_.buffer.bytes() + scratch_.buffer.bytes();
+  return row_sums_.buffer.bytes() + gathered_.buffer.bytes() + order_.buffer.bytes() +
+         scratch_.buffer.bytes();
 }
 
 }  // namespace swax

@@ -1,6 +1,7 @@
-// One update of this rank's shard: gradient norm (one double per row, gathered, one tree over all rows in table order), clip factor and
-// AdamW, all on the device: the host reads nothing in between. Element-wise but for the norm, hence the same bits for every number of
-// ranks. Threads: one. Nothing is allocated after create().
+// One update of this rank's shard: gradient norm (one double per row, gathered, one tree over all
+// rows in table order), clip factor and AdamW, all on the device: the host reads nothing in
+// between. Element-wise but for the norm, hence the same bits for every number of ranks. Threads:
+// one. Nothing is allocated after create().
 #pragma once
 
 #include <memory>
@@ -13,8 +14,9 @@ namespace swax {
 
 class Optimizer {
  public:
-  static Result<std::unique_ptr<Optimizer>> create(RankContext& rank, const ModelShape& shape, const Layout& layout,
-                                                   const pb::JobSpec& spec, Fsdp& fsdp);
+  static Result<std::unique_ptr<Optimizer>> create(RankContext& rank, const ModelShape& shape,
+                                                   const Layout& layout, const pb::JobSpec& spec,
+                                                   Fsdp& fsdp);
   // Enqueues norm, clip and AdamW; scalars lie in device memory.
   Status update(StepScalars* scalars);
   int64_t bytes() const;

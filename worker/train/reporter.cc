@@ -46,7 +46,8 @@ struct RecordReporter::Impl {
       changed.wait(lock, [this] { return !steps.empty() || validation.waiting || stopping; });
       pb::RankReport report;
       if (steps.pop(&item)) {
-        *report.mutable_step() = step_record(item.report, item.digests, state_names, epoch, world_size, item.wall_ms);
+        *report.mutable_step() =
+            step_record(item.report, item.digests, state_names, epoch, world_size, item.wall_ms);
       } else if (validation.waiting) {
         *report.mutable_validation() = validation_record(validation.report, epoch);
         validation.waiting = false;
@@ -87,8 +88,8 @@ struct RecordReporter::Impl {
   std::thread thread;
 };
 
-Result<std::unique_ptr<RecordReporter>> RecordReporter::create(const std::string& path, uint64_t epoch, int world_size,
-                                                               std::vector<std::string> state_names) {
+Result<std::unique_ptr<RecordReporter>> RecordReporter::create(
+    const std::string& path, uint64_t epoch, int world_size, std::vector<std::string> state_names) {
   SWAX_ASSIGN(RecordLogWriter writer, RecordLogWriter::create(path));
   auto impl = std::make_unique<Impl>(std::move(writer), epoch, world_size, std::move(state_names));
   return std::unique_ptr<RecordReporter>(new RecordReporter(std::move(impl)));
@@ -129,7 +130,8 @@ void RecordReporter::write(const pb::RankReport& report) {
   impl_->drain();
   impl_->append(report);
   std::lock_guard lock(impl_->file_mutex);
-  if (const Status s = impl_->writer.sync(); !s.ok()) log_error("train", "record log not synced", {{"reason", s.message()}});
+  if (const Status s = impl_->writer.sync(); !s.ok())
+    log_error("train", "record log not synced", {{"reason", s.message()}});
 }
 
 }  // namespace swax

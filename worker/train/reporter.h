@@ -1,5 +1,5 @@
-// Writes reports to the attempt's record log (storage/record_log) on a thread of its own. The queue between is bounded and
-// preallocated: the compute thread waits only when 256 steps are unwritten.
+// Writes reports to the attempt's record log (storage/record_log) on a thread of its own. The queue
+// between is bounded and preallocated: the compute thread waits only when 256 steps are unwritten.
 // Threads: step() and validation() from the compute thread; event(), hello() and done() from any.
 #pragma once
 
@@ -13,7 +13,8 @@ namespace swax {
 
 class RecordReporter final : public ReportSink {
  public:
-  static Result<std::unique_ptr<RecordReporter>> create(const std::string& path, uint64_t epoch, int world_size,
+  static Result<std::unique_ptr<RecordReporter>> create(const std::string& path, uint64_t epoch,
+                                                        int world_size,
                                                         std::vector<std::string> state_names);
   ~RecordReporter() override;  // writes what is queued
   void step(const StepReport& report) override;

@@ -1,5 +1,6 @@
-// What a rank tells the outside while it trains. Plain structs, so that the compute thread fills them without allocating; a reporter
-// turns them into messages on its own thread and never blocks training.
+// What a rank tells the outside while it trains. Plain structs, so that the compute thread fills
+// them without allocating; a reporter turns them into messages on its own thread and never blocks
+// training.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +13,9 @@
 namespace swax {
 
 struct StepReport {
-  int64_t step = 0;         // optimizer steps done, this one included: 1..N
+  int64_t step = 0;  // optimizer steps done, this one included: 1..N
   int64_t window = 0;
-  double loss = 0.0;        // mean nats per target
+  double loss = 0.0;  // mean nats per target
   double grad_norm = 0.0;
   int64_t targets = 0;
   int64_t tokens = 0;
@@ -35,8 +36,9 @@ struct ValidationReport {
 class ReportSink {
  public:
   virtual ~ReportSink() = default;
-  virtual void phase(std::string_view) {}                       // load, warmup, train, save, validate, leaving
-  virtual void step(const StepReport& report) = 0;              // compute thread; must not allocate or block for long
+  virtual void phase(std::string_view) {}  // load, warmup, train, save, validate, leaving
+  virtual void step(
+      const StepReport& report) = 0;  // compute thread; must not allocate or block for long
   virtual void validation(const ValidationReport& report) = 0;  // compute thread
   // Any thread. kind as in EventRecord.
   virtual void event(std::string_view kind, int64_t step, std::string_view text) = 0;

@@ -35,16 +35,21 @@ int64_t SlotSum::bytes() const {
 
 Status SlotSum::add(Backend& backend, Stream& stream, int unit, int64_t slot, Tensor piece) {
   const SumStep step = sum_next(plan_, slot);
-  // The terms that join the piece, in order; the last addition writes straight to where the sum belongs.
+  // The terms that join the piece, in order; the last addition writes straight to where the sum
+  // belongs.
   std::array<Tensor, 2 * kSumLevelsMax + 1> terms;
   int count = 0;
-  for (int level = 0; level < step.merges; ++level) terms[count++] = unit_part(partials_[level].tensor, unit);
-  for (int i = 0; i < step.drain_count; ++i) terms[count++] = unit_part(partials_[step.drain[i]].tensor, unit);
-  const Tensor target = step.group_ends ? unit_accumulator(unit) : unit_part(partials_[step.store].tensor, unit);
+  for (int level = 0; level < step.merges; ++level)
+    terms[count++] = unit_part(partials_[level].tensor, unit);
+  for (int i = 0; i < step.drain_count; ++i)
+    terms[count++] = unit_part(partials_[step.drain[i]].tensor, unit);
+  const Tensor target =
+      step.group_ends ? unit_accumulator(unit) : unit_part(partials_[step.store].tensor, unit);
   if (step.group_ends && !step.first_group) terms[count++] = target;
   if (count == 0) return backend.copy(stream, target, piece);
   for (int i = 0; i < count; ++i)
-    SWAX_TRY(backend.add(stream, {.a = terms[i], .b = piece, .out = i + 1 == count ? target : piece}));
+    SWAX_TRY(
+        backend.add(stream, {.a = terms[i], .b = piece, .out = i + 1 == count ? target : piece}));
   return ok();
 }
 

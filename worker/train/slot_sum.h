@@ -1,6 +1,7 @@
-// Adds the slot gradients of this rank's shard in the only order there is (jobs/slot_plan): a binary tree inside a group of slots, a
-// left fold over groups, fp32. One accumulator and at most log2 G partial sums, whatever the number of ranks and slots.
-// Threads: one, with the stream it is given.
+// Adds the slot gradients of this rank's shard in the only order there is (jobs/slot_plan): a
+// binary tree inside a group of slots, a left fold over groups, fp32. One accumulator and at most
+// log2 G partial sums, whatever the number of ranks and slots. Threads: one, with the stream it is
+// given.
 #pragma once
 
 #include <vector>
@@ -15,7 +16,8 @@ namespace swax {
 class SlotSum {
  public:
   static Result<SlotSum> create(Backend& backend, const Layout& layout, const SlotPlan& plan);
-  // The piece of `slot` for this rank's shard of `unit` [S]; overwritten. Slots of a unit arrive in rising order within a step.
+  // The piece of `slot` for this rank's shard of `unit` [S]; overwritten. Slots of a unit arrive in
+  // rising order within a step.
   Status add(Backend& backend, Stream& stream, int unit, int64_t slot, Tensor piece);
   // After the last slot of a step: the sum, flat over all units [S of unit 0, S of unit 1, ...].
   Tensor accumulator() const { return accumulator_.tensor; }

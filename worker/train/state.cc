@@ -31,7 +31,8 @@ std::vector<StatePiece> state_pieces(const Layout& layout, int rank) {
   return pieces;
 }
 
-StateTable::StateTable(const ModelShape& shape, const Layout& layout, int rank) : shape_(shape), pieces_(state_pieces(layout, rank)) {
+StateTable::StateTable(const ModelShape& shape, const Layout& layout, int rank)
+    : shape_(shape), pieces_(state_pieces(layout, rank)) {
   for (int kind = 0; kind < kStateKinds; ++kind) {
     for (size_t tensor = 0; tensor < shape.tensors.size(); ++tensor) {
       names_.push_back(state_tensor_name(shape, kind, static_cast<int>(tensor)));
@@ -40,7 +41,8 @@ StateTable::StateTable(const ModelShape& shape, const Layout& layout, int rank) 
   }
 }
 
-void StateTable::digest(std::array<const float*, kStateKinds> flats, std::span<DigestSums> sums) const {
+void StateTable::digest(std::array<const float*, kStateKinds> flats,
+                        std::span<DigestSums> sums) const {
   SWAX_CHECK(static_cast<int>(sums.size()) == tensors());
   std::fill(sums.begin(), sums.end(), DigestSums{});
   const int count = static_cast<int>(shape_.tensors.size());
@@ -75,7 +77,8 @@ Hash128 StateTable::run_digest(std::span<const DigestSums> sums, int64_t step) c
   return hasher.digest();
 }
 
-std::vector<pb::CheckpointTensor> StateTable::manifest_tensors(std::span<const DigestSums> sums) const {
+std::vector<pb::CheckpointTensor> StateTable::manifest_tensors(
+    std::span<const DigestSums> sums) const {
   std::vector<pb::CheckpointTensor> table;
   const size_t count = shape_.tensors.size();
   for (size_t id = 0; id < names_.size(); ++id) {
@@ -83,7 +86,8 @@ std::vector<pb::CheckpointTensor> StateTable::manifest_tensors(std::span<const D
     t.set_id(static_cast<uint32_t>(id));
     t.set_name(names_[id]);
     t.set_dtype("f32");
-    for (const int64_t dim : shape_.tensors[id % count].shape) t.add_shape(static_cast<uint64_t>(dim));
+    for (const int64_t dim : shape_.tensors[id % count].shape)
+      t.add_shape(static_cast<uint64_t>(dim));
     t.set_digest0(sums[id].sum0);
     t.set_digest1(sums[id].sum1);
   }

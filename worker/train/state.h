@@ -1,5 +1,6 @@
-// The state of a run is (step, tensors): names, initial values, digests and the list of pieces a rank owns. Pure but for the vectors.
-// Tensor names in digests and checkpoints: "model/<tensor>", "adam_m/<tensor>", "adam_v/<tensor>"; ids are kind * tensors + index.
+// The state of a run is (step, tensors): names, initial values, digests and the list of pieces a
+// rank owns. Pure but for the vectors. Tensor names in digests and checkpoints: "model/<tensor>",
+// "adam_m/<tensor>", "adam_v/<tensor>"; ids are kind * tensors + index.
 #pragma once
 
 #include <array>
@@ -18,7 +19,8 @@ constexpr int kStateKinds = 3;  // model, adam_m, adam_v
 const char* state_kind_name(int kind);
 std::string state_tensor_name(const ModelShape& shape, int kind, int tensor);
 
-// A run of elements of a tensor inside this rank's flat shard (all units), in rising (tensor, tensor_begin).
+// A run of elements of a tensor inside this rank's flat shard (all units), in rising (tensor,
+// tensor_begin).
 struct StatePiece {
   int tensor = 0;
   int64_t tensor_begin = 0;
@@ -42,7 +44,8 @@ class StateTable {
   uint64_t name_hash(int id) const { return hashes_[id]; }
   const std::string& name(int id) const { return names_[id]; }
   const ModelShape& shape() const { return shape_; }
-  // Adds this rank's part of every tensor; flats[kind] is the rank's flat shard in host memory. `sums` has tensors() entries, zeroed here.
+  // Adds this rank's part of every tensor; flats[kind] is the rank's flat shard in host memory.
+  // `sums` has tensors() entries, zeroed here.
   void digest(std::array<const float*, kStateKinds> flats, std::span<DigestSums> sums) const;
   // XXH3-128 over (name, dtype, shape, sums) in id order, then the step.
   Hash128 run_digest(std::span<const DigestSums> sums, int64_t step) const;

@@ -17,7 +17,8 @@ void StepQueue::push(const StepReport& report, int64_t wall_ms) {
   Item& item = items_[(head_ + count_) % kItems];
   item.report = report;
   item.wall_ms = wall_ms;
-  item.digests.assign(report.digests.begin(), report.digests.end());  // within what size_digests reserved
+  item.digests.assign(report.digests.begin(),
+                      report.digests.end());  // within what size_digests reserved
   item.report.digests = {};
   ++count_;
 }
@@ -33,8 +34,9 @@ bool StepQueue::pop(Item* out) {
   return true;
 }
 
-pb::StepRecord step_record(const StepReport& report, const std::vector<DigestSums>& digests, const std::vector<std::string>& state_names,
-                           uint64_t epoch, int world_size, int64_t wall_ms) {
+pb::StepRecord step_record(const StepReport& report, const std::vector<DigestSums>& digests,
+                           const std::vector<std::string>& state_names, uint64_t epoch,
+                           int world_size, int64_t wall_ms) {
   pb::StepRecord r;
   r.set_step(static_cast<uint64_t>(report.step));
   r.set_epoch(epoch);

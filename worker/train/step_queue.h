@@ -1,5 +1,6 @@
-// Bounded queue of step reports that the compute thread fills without allocating, and the messages made of them on another thread.
-// Full: the oldest report is dropped and counted (AgentLink) or the caller waits (RecordReporter); the owner's mutex guards it.
+// Bounded queue of step reports that the compute thread fills without allocating, and the messages
+// made of them on another thread. Full: the oldest report is dropped and counted (AgentLink) or the
+// caller waits (RecordReporter); the owner's mutex guards it.
 #pragma once
 
 #include <cstdint>
@@ -34,8 +35,9 @@ class StepQueue {
   int64_t dropped_ = 0;
 };
 
-pb::StepRecord step_record(const StepReport& report, const std::vector<DigestSums>& digests, const std::vector<std::string>& state_names,
-                           uint64_t epoch, int world_size, int64_t wall_ms);
+pb::StepRecord step_record(const StepReport& report, const std::vector<DigestSums>& digests,
+                           const std::vector<std::string>& state_names, uint64_t epoch,
+                           int world_size, int64_t wall_ms);
 pb::ValidationRecord validation_record(const ValidationReport& report, uint64_t epoch);
 
 }  // namespace swax

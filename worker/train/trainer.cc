@@ -23,7 +23,8 @@ Result<int64_t> Trainer::start() {
   if (checkpointer_) {
     SWAX_ASSIGN(step_, checkpointer_->load());
     if (step_ > total_steps_)
-      return failed_precondition("the checkpoint is at step " + to_text(step_) + ", the run has " + to_text(total_steps_) + " steps");
+      return failed_precondition("the checkpoint is at step " + to_text(step_) + ", the run has " +
+                                 to_text(total_steps_) + " steps");
   }
   if (step_ == 0) SWAX_TRY(init_state());
   return step_;
@@ -34,7 +35,8 @@ Status Trainer::init_state() {
   for (const StatePiece& piece : table_->pieces()) {
     const TensorInfo& info = shape_.tensors[piece.tensor];
     for (int64_t i = 0; i < piece.elements; ++i)
-      flat[piece.flat_begin + i] = init_value(info, shape_, options_.spec.job().seed(), piece.tensor_begin + i);
+      flat[piece.flat_begin + i] =
+          init_value(info, shape_, options_.spec.job().seed(), piece.tensor_begin + i);
   }
   const int64_t n = fsdp_->shard_elements();
   SWAX_TRY(backend_.copy(*compute_, fsdp_->master(), Tensor::of(flat.data(), DType::kF32, {n})));
@@ -47,7 +49,10 @@ Status Trainer::init_state() {
 
 Status Trainer::load_slot(const SlotBatch& batch) {
   const int64_t tokens = plan_.ranks > 0 ? options_.spec.training().seq_len() : 0;
-  const auto host = [](const auto& v, DType t) { return Tensor::of(const_cast<void*>(static_cast<const void*>(v.data())), t, {static_cast<int64_t>(v.size())}); };
+  const auto host = [](const auto& v, DType t) {
+    return Tensor::of(const_cast<void*>(static_cast<const void*>(v.data())), t,
+                      {static_cast<int64_t>(v.size())});
+  };
   SWAX_CHECK(static_cast<int64_t>(batch.tokens_T.size()) == tokens);
   SWAX_TRY(backend_.copy(*compute_, tokens_.tensor, host(batch.tokens_T, DType::kI32)));
   SWAX_TRY(backend_.copy(*compute_, targets_.tensor, host(batch.targets_T, DType::kI32)));
@@ -61,7 +66,8 @@ StepCtx Trainer::step_ctx(int64_t window) {
   ctx.tokens = options_.spec.training().seq_len();
   ctx.window = window;
   ctx.recompute = plan_options(options_.spec).recompute;
-  ctx.slot = {.tokens_T = tokens_.tensor, .targets_T = targets_.tensor, .doc_start_T = {}, .reset_T = {}};
+  ctx.slot = {
+      .tokens_T = tokens_.tensor, .targets_T = targets_.tensor, .doc_start_T = {}, .reset_T = {}};
   if (shape_.doc_reset) {
     ctx.slot.doc_start_T = doc_start_.tensor;
     ctx.slot.reset_T = reset_.tensor;
@@ -72,10 +78,13 @@ StepCtx Trainer::step_ctx(int64_t window) {
   return ctx;
 }
 
-// Targets of the whole step, known before the backward pass so that every gradient is scaled by the global count.
+// Targets of the whole step, known before the backward pass so that every gradient is scaled by the
+// global count.
 Result<int64_t> Trainer::count_targets(const std::vector<SlotBatch>& slots) {
-  for (size_t j = 0; j < slots.size(); ++j) my_counts_[j] = slots[j].slot == kNoSlot ? 0 : slots[j].targets;
-  SWAX_TRY(rank_->shard.all_gather_host(std::as_bytes(std::span(my_counts_)), std::as_writable_bytes(std::span(gathered_counts_))));
+  for (size_t j = 0; j < slots.size(); ++j)
+    my_counts_[j] = slots[j].slot == kNoSlot ? 0 : slots[j].targets;
+  SWAX_TRY(rank_->shard.all_gather_host(std::as_bytes(std::span(my_counts_)),
+                                        std::as_writable_bytes(std::span(gathered_counts_))));
   int64_t total = 0;
   for (const int64_t count : gathered_counts_) total += count;
   return total;
@@ -105,7 +114,8 @@ Status Trainer::run_slots(const std::vector<SlotBatch>& slots) {
       continue;
     }
     SWAX_TRY(load_slot(slots[j]));
-    SWAX_TRY(model_->train_slot(ctx, *fsdp_, flat_part(losses_.tensor, static_cast<int64_t>(j), 1)));
+    SWAX_TRY(
+        model_->train_slot(ctx, *fsdp_, flat_part(losses_.tensor, static_cast<int64_t>(j), 1)));
   }
   return ok();
 }
@@ -118,12 +128,15 @@ Status Trainer::read_back() {
 
 // Mean loss per target: slot losses of all ranks, added in slot order.
 Result<double> Trainer::total_loss(int64_t targets) {
-  const std::span<const double> mine(host_losses_.tensor.f64(), static_cast<size_t>(host_losses_.tensor.elements()));
-  SWAX_TRY(rank_->shard.all_gather_host(std::as_bytes(mine), std::as_writable_bytes(std::span(gathered_losses_))));
+  const std::span<const double> mine(host_losses_.tensor.f64(),
+                                     static_cast<size_t>(host_losses_.tensor.elements()));
+  SWAX_TRY(rank_->shard.all_gather_host(std::as_bytes(mine),
+                                        std::as_writable_bytes(std::span(gathered_losses_))));
   const int64_t micro = micro_steps(slots_);
   for (int64_t j = 0; j < micro; ++j)
     for (int rank = 0; rank < slots_.ranks; ++rank)
-      if (const int64_t slot = slot_of(slots_, j, rank); slot != kNoSlot) slot_losses_[slot] = gathered_losses_[rank * micro + j];
+      if (const int64_t slot = slot_of(slots_, j, rank); slot != kNoSlot)
+        slot_losses_[slot] = gathered_losses_[rank * micro + j];
   return targets > 0 ? sum_slots(slots_, slot_losses_) / static_cast<double>(targets) : 0.0;
 }
 
@@ -160,7 +173,8 @@ Status Trainer::train_step() {
                          .tokens = tokens,
                          .step_ns = step_ns,
                          .lr = scalars.lr,
-                         .digests = hash ? std::span<const DigestSums>(digest_sums_) : std::span<const DigestSums>()});
+                         .digests = hash ? std::span<const DigestSums>(digest_sums_)
+                                         : std::span<const DigestSums>()});
   return ok();
 }
 
@@ -177,8 +191,10 @@ Status Trainer::agree(bool may_save) {
   const bool due = step_ % interval == 0 || flags[StepFlags::kSave] != 0;
   if (!may_save || !due || step_ == checkpointer_->last_saved_step()) return ok();
   if (!checkpointer_->idle()) {
-    log_warn("train", "checkpoint skipped: the previous one is still being written", {{"step", step_}});
-    if (speaks()) options_.sink->event("checkpoint_skipped", step_, "the previous one is still being written");
+    log_warn("train", "checkpoint skipped: the previous one is still being written",
+             {{"step", step_}});
+    if (speaks())
+      options_.sink->event("checkpoint_skipped", step_, "the previous one is still being written");
     return ok();
   }
   return checkpointer_->begin(step_, loss_);
@@ -186,7 +202,9 @@ Status Trainer::agree(bool may_save) {
 
 Status Trainer::drain_saves() {
   while (checkpointer_ && !checkpointer_->idle()) {
-    struct timespec pause{0, 1'000'000};
+    struct timespec pause {
+      0, 1'000'000
+    };
     nanosleep(&pause, nullptr);
     SWAX_TRY(agree(false));
   }
@@ -201,11 +219,15 @@ Result<RunOutcome> Trainer::run() {
     SWAX_TRY(train_step());
     if (first) phase("train");
     first = false;
-    if (nonfinite_) return finish(RunOutcome::Kind::kNonFinite, "non-finite loss or gradient at step " + to_text(step_));
-    if (validate_every > 0 && static_cast<uint64_t>(step_) % validate_every == 0 && step_ < total_steps_)
+    if (nonfinite_)
+      return finish(RunOutcome::Kind::kNonFinite,
+                    "non-finite loss or gradient at step " + to_text(step_));
+    if (validate_every > 0 && static_cast<uint64_t>(step_) % validate_every == 0 &&
+        step_ < total_steps_)
       SWAX_TRY(validate_state(false));
     SWAX_TRY(agree(step_ < total_steps_));
-    if (stop_agreed_ && step_ < total_steps_) return finish(RunOutcome::Kind::kStopped, "stopped on request at step " + to_text(step_));
+    if (stop_agreed_ && step_ < total_steps_)
+      return finish(RunOutcome::Kind::kStopped, "stopped on request at step " + to_text(step_));
   }
   SWAX_TRY(validate_state(true));
   return finish(RunOutcome::Kind::kDone, "");
@@ -219,10 +241,14 @@ Result<RunOutcome> Trainer::finish(RunOutcome::Kind kind, std::string reason) {
   outcome.loss = loss_;
   outcome.validation_bpb = validation_bpb_;
   outcome.reason = std::move(reason);
-  outcome.tokens_per_s = trained_ns_ > 0 ? static_cast<double>(trained_tokens_) * 1e9 / static_cast<double>(trained_ns_) : 0.0;
+  outcome.tokens_per_s = trained_ns_ > 0 ? static_cast<double>(trained_tokens_) * 1e9 /
+                                               static_cast<double>(trained_ns_)
+                                         : 0.0;
   SWAX_TRY(drain_saves());
-  // The state after a non-finite step is the state before it (AdamW left it alone): nothing worth a checkpoint.
-  if (checkpointer_ && kind != RunOutcome::Kind::kNonFinite && step_ > 0 && checkpointer_->last_saved_step() != step_) {
+  // The state after a non-finite step is the state before it (AdamW left it alone): nothing worth a
+  // checkpoint.
+  if (checkpointer_ && kind != RunOutcome::Kind::kNonFinite && step_ > 0 &&
+      checkpointer_->last_saved_step() != step_) {
     SWAX_TRY(checkpointer_->begin(step_, loss_));
     SWAX_TRY(drain_saves());
   }

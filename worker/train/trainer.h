@@ -1,7 +1,8 @@
-// One rank's training run. A step = data, window, forward and backward of this rank's slots, slot sums, norm, update, report, agreement.
-// The run is a pure function of the spec: nothing here depends on the number of ranks, on time or on earlier attempts.
-// Nothing is allocated on the compute thread after the third step.
-// Threads: one compute thread per Trainer; request_stop() and request_checkpoint() may be called from anywhere, also signal handlers.
+// One rank's training run. A step = data, window, forward and backward of this rank's slots, slot
+// sums, norm, update, report, agreement. The run is a pure function of the spec: nothing here
+// depends on the number of ranks, on time or on earlier attempts. Nothing is allocated on the
+// compute thread after the third step. Threads: one compute thread per Trainer; request_stop() and
+// request_checkpoint() may be called from anywhere, also signal handlers.
 #pragma once
 
 #include <atomic>
@@ -20,7 +21,8 @@
 
 namespace swax {
 
-// Test hook: flips one bit of the summed gradient before the update of one step (1-based). tensor empty: off.
+// Test hook: flips one bit of the summed gradient before the update of one step (1-based). tensor
+// empty: off.
 struct GradientFlip {
   int64_t step = 0;
   std::string tensor;
@@ -35,8 +37,8 @@ struct TrainerOptions {
   std::string ckpt_root;                  // empty: no checkpoints
   uint64_t epoch = 1;
   std::string build_id;
-  std::string fingerprint;                // arithmetic fingerprint of this rank
-  ReportSink* sink = nullptr;             // may be null; every rank reports steps and phases, rank 0 the rest
+  std::string fingerprint;     // arithmetic fingerprint of this rank
+  ReportSink* sink = nullptr;  // may be null; every rank reports steps and phases, rank 0 the rest
   std::function<void(const pb::RankDurable&)> report_durable;  // see CheckpointerOptions
   GradientFlip flip;
 };
@@ -54,9 +56,10 @@ struct RunOutcome {
 
 class Trainer {
  public:
-  // Allocates everything, checks that what was allocated is what was planned. CONFIG errors: kInvalidArgument; out of memory:
-  // kResourceExhausted.
-  static Result<std::unique_ptr<Trainer>> create(Backend& backend, Collectives& shard, Collectives& replica, TrainerOptions options);
+  // Allocates everything, checks that what was allocated is what was planned. CONFIG errors:
+  // kInvalidArgument; out of memory: kResourceExhausted.
+  static Result<std::unique_ptr<Trainer>> create(Backend& backend, Collectives& shard,
+                                                 Collectives& replica, TrainerOptions options);
   ~Trainer();
 
   // Loads the newest checkpoint or makes the initial state. Returns the steps already done.
@@ -71,7 +74,8 @@ class Trainer {
   Result<std::string> digest();
 
  private:
-  Trainer(Backend& backend, TrainerOptions options) : backend_(backend), options_(std::move(options)) {}
+  Trainer(Backend& backend, TrainerOptions options)
+      : backend_(backend), options_(std::move(options)) {}
   Status allocate(Collectives& shard, Collectives& replica);
   Status allocate_inputs();
   Status check_plan() const;
@@ -118,7 +122,7 @@ class Trainer {
   SlotBatch validation_batch_;
 
   int64_t total_steps_ = 0;
-  int64_t step_ = 0;        // steps done
+  int64_t step_ = 0;  // steps done
   double loss_ = 0.0;
   double grad_norm_ = 0.0;
   double validation_bpb_ = 0.0;

@@ -1,4 +1,5 @@
-// Trainer: what looks at the state without changing it (digest, validation), and the test hook that does.
+// Trainer: what looks at the state without changing it (digest, validation), and the test hook that
+// does.
 #include <cmath>
 #include <cstring>
 
@@ -27,17 +28,20 @@ Status Trainer::digest_sums() {
   for (int kind = 0; kind < kStateKinds; ++kind) {
     for (const StatePiece& piece : table_->pieces()) {
       const int id = kind * count + piece.tensor;
-      SWAX_TRY(backend_.digest(*compute_, {.x = flat_part(flats[kind], piece.flat_begin, piece.elements),
-                                           .name_hash = table_->name_hash(id),
-                                           .first_element = static_cast<uint64_t>(piece.tensor_begin),
-                                           .sums = flat_part(digest_.tensor, 2 * id, 2)}));
+      SWAX_TRY(
+          backend_.digest(*compute_, {.x = flat_part(flats[kind], piece.flat_begin, piece.elements),
+                                      .name_hash = table_->name_hash(id),
+                                      .first_element = static_cast<uint64_t>(piece.tensor_begin),
+                                      .sums = flat_part(digest_.tensor, 2 * id, 2)}));
     }
   }
   SWAX_TRY(backend_.copy(*compute_, host_digest_.tensor, digest_.tensor));
   SWAX_TRY(backend_.sync(*compute_));
   static_assert(sizeof(DigestSums) == 2 * sizeof(int64_t));
-  std::memcpy(digest_sums_.data(), host_digest_.tensor.data, digest_sums_.size() * sizeof(DigestSums));
-  SWAX_TRY(rank_->shard.all_gather_host(std::as_bytes(std::span(digest_sums_)), std::as_writable_bytes(std::span(gathered_digests_))));
+  std::memcpy(digest_sums_.data(), host_digest_.tensor.data,
+              digest_sums_.size() * sizeof(DigestSums));
+  SWAX_TRY(rank_->shard.all_gather_host(std::as_bytes(std::span(digest_sums_)),
+                                        std::as_writable_bytes(std::span(gathered_digests_))));
   std::fill(digest_sums_.begin(), digest_sums_.end(), DigestSums{});
   for (size_t i = 0; i < gathered_digests_.size(); ++i) {
     DigestSums& sum = digest_sums_[i % digest_sums_.size()];
@@ -52,7 +56,8 @@ Result<std::string> Trainer::digest() {
   return table_->run_digest(digest_sums_, step_).hex();
 }
 
-// Window i goes to rank i mod W; scores are added in window order, so the value does not depend on the number of ranks.
+// Window i goes to rank i mod W; scores are added in window order, so the value does not depend on
+// the number of ranks.
 Status Trainer::validate_state(bool final) {
   phase("validate");
   const int64_t all = source_->validation_windows();
@@ -76,11 +81,14 @@ Status Trainer::validate_state(bool final) {
       SWAX_TRY(model_->eval_slot(ctx, *fsdp_, loss, Tensor{}, Tensor{}));
       SWAX_TRY(backend_.copy(*compute_, host_loss, loss));
       SWAX_TRY(backend_.sync(*compute_));
-      score = {.loss = host_loss.f64()[0], .targets = validation_batch_.targets, .text_bytes = validation_batch_.text_bytes};
+      score = {.loss = host_loss.f64()[0],
+               .targets = validation_batch_.targets,
+               .text_bytes = validation_batch_.text_bytes};
     } else {
       SWAX_TRY(fsdp_->idle_eval_slot());
     }
-    SWAX_TRY(rank_->shard.all_gather_host(std::as_bytes(std::span(&score, 1)), std::as_writable_bytes(std::span(round))));
+    SWAX_TRY(rank_->shard.all_gather_host(std::as_bytes(std::span(&score, 1)),
+                                          std::as_writable_bytes(std::span(round))));
     for (int rank = 0; rank < ranks && first + rank < count; ++rank) {
       total.loss += round[rank].loss;
       total.targets += round[rank].targets;
@@ -93,7 +101,9 @@ Status Trainer::validate_state(bool final) {
   report.targets = total.targets;
   report.text_bytes = total.text_bytes;
   report.loss = total.targets > 0 ? total.loss / static_cast<double>(total.targets) : 0.0;
-  report.bits_per_byte = total.text_bytes > 0 ? total.loss / math::log(2.0) / static_cast<double>(total.text_bytes) : 0.0;
+  report.bits_per_byte = total.text_bytes > 0
+                             ? total.loss / math::log(2.0) / static_cast<double>(total.text_bytes)
+                             : 0.0;
   validation_bpb_ = report.bits_per_byte;
   if (speaks()) options_.sink->validation(report);
   phase("train");
@@ -104,7 +114,8 @@ Status Trainer::flip_gradient() {
   const int tensor = shape_.find(options_.flip.tensor);
   if (tensor < 0) return invalid_argument("gradient flip: no tensor " + options_.flip.tensor);
   if (options_.flip.element >= shape_.tensors[tensor].elements())
-    return invalid_argument("gradient flip: " + options_.flip.tensor + " has " + to_text(shape_.tensors[tensor].elements()) + " elements");
+    return invalid_argument("gradient flip: " + options_.flip.tensor + " has " +
+                            to_text(shape_.tensors[tensor].elements()) + " elements");
   SWAX_TRY(backend_.sync(*comm_));
   for (const StatePiece& piece : table_->pieces()) {
     const int64_t offset = options_.flip.element - piece.tensor_begin;

@@ -8,7 +8,8 @@
 
 namespace swax {
 
-Result<std::unique_ptr<Trainer>> Trainer::create(Backend& backend, Collectives& shard, Collectives& replica, TrainerOptions options) {
+Result<std::unique_ptr<Trainer>> Trainer::create(Backend& backend, Collectives& shard,
+                                                 Collectives& replica, TrainerOptions options) {
   std::unique_ptr<Trainer> self(new Trainer(backend, std::move(options)));
   SWAX_TRY(self->allocate(shard, replica));
   return self;
@@ -19,15 +20,21 @@ Status Trainer::allocate(Collectives& shard, Collectives& replica) {
   SWAX_ASSIGN(shape_, model_shape(spec.model()));
   const int ranks = shard.size();
   layout_ = make_layout(shape_, ranks);
-  slots_ = {.slots = spec.training().global_batch_size(), .ranks = ranks, .lanes = static_cast<int>(spec.training().reduction_lanes())};
+  slots_ = {.slots = spec.training().global_batch_size(),
+            .ranks = ranks,
+            .lanes = static_cast<int>(spec.training().reduction_lanes())};
   total_steps_ = total_steps(spec);
   SWAX_ASSIGN(plan_, plan_memory(spec, ranks));
   SWAX_ASSIGN(compute_, backend_.make_stream());
   SWAX_ASSIGN(comm_, backend_.make_stream());
   SWAX_ASSIGN(arena_block_, make_block(backend_, DType::kU8, {plan_.arena_bytes}));
   arena_ = std::make_unique<Arena>(arena_block_.tensor.data, plan_.arena_bytes);
-  rank_ = std::make_unique<RankContext>(
-      RankContext{.backend = backend_, .compute = *compute_, .comm = *comm_, .arena = *arena_, .shard = shard, .replica = replica});
+  rank_ = std::make_unique<RankContext>(RankContext{.backend = backend_,
+                                                    .compute = *compute_,
+                                                    .comm = *comm_,
+                                                    .arena = *arena_,
+                                                    .shard = shard,
+                                                    .replica = replica});
   SWAX_ASSIGN(model_, Model::create(shape_));
   SWAX_ASSIGN(fsdp_, Fsdp::create(*rank_, shape_, layout_, slots_, plan_options(spec)));
   SWAX_ASSIGN(optimizer_, Optimizer::create(*rank_, shape_, layout_, spec, *fsdp_));
@@ -44,7 +51,8 @@ Status Trainer::allocate(Collectives& shard, Collectives& replica) {
     checkpoint.keep = static_cast<int>(spec.checkpoint().keep_latest_k());
     checkpoint.report_durable = options_.report_durable;
     checkpoint.tokens_per_step = slots_.slots * spec.training().seq_len();
-    SWAX_ASSIGN(checkpointer_, Checkpointer::create(*rank_, *fsdp_, *table_, checkpoint, speaks() ? options_.sink : nullptr));
+    SWAX_ASSIGN(checkpointer_, Checkpointer::create(*rank_, *fsdp_, *table_, checkpoint,
+                                                    speaks() ? options_.sink : nullptr));
   }
   BatchSourceOptions source;
   source.spec = &options_.spec;
@@ -73,7 +81,8 @@ Status Trainer::allocate_inputs() {
   SWAX_ASSIGN(digest_, make_block(backend_, DType::kI64, {2 * state_tensors}));
   SWAX_ASSIGN(host_scalars_, make_block(backend_, DType::kU8, {scalar_bytes}, MemoryKind::kPinned));
   SWAX_ASSIGN(host_losses_, make_block(backend_, DType::kF64, {micro}, MemoryKind::kPinned));
-  SWAX_ASSIGN(host_digest_, make_block(backend_, DType::kI64, {2 * state_tensors}, MemoryKind::kPinned));
+  SWAX_ASSIGN(host_digest_,
+              make_block(backend_, DType::kI64, {2 * state_tensors}, MemoryKind::kPinned));
   std::vector<float> cos(static_cast<size_t>(tokens * half)), sin(cos.size());
   const Tensor host_cos = Tensor::of(cos.data(), DType::kF32, {tokens, half});
   const Tensor host_sin = Tensor::of(sin.data(), DType::kF32, {tokens, half});
@@ -104,25 +113,29 @@ Status Trainer::check_plan() const {
       {"gathered weights", plan_.gather_bytes, fsdp_->gather_bytes()},
       {"exchange", plan_.exchange_bytes, fsdp_->exchange_bytes()},
       {"norm", plan_.norm_bytes, optimizer_->bytes()},
-      {"staging", plan_.staging_bytes, checkpointer_ ? checkpointer_->staging_bytes() : plan_.staging_bytes},
+      {"staging", plan_.staging_bytes,
+       checkpointer_ ? checkpointer_->staging_bytes() : plan_.staging_bytes},
   };
   for (const Line& line : lines)
     if (line.planned != line.allocated)
-      return internal_error(std::string("memory plan: ") + line.name + " planned " + to_text(line.planned) + " bytes, allocated " +
-                            to_text(line.allocated));
+      return internal_error(std::string("memory plan: ") + line.name + " planned " +
+                            to_text(line.planned) + " bytes, allocated " + to_text(line.allocated));
   return ok();
 }
 
 Result<GradientFlip> parse_gradient_flip(const std::string& text) {
   GradientFlip flip;
   const std::vector<std::string_view> parts = split(text, ':');
-  if (parts.size() != 4) return invalid_argument("gradient flip \"" + printable(text) + "\": must be step:tensor:element:bit");
+  if (parts.size() != 4)
+    return invalid_argument("gradient flip \"" + printable(text) +
+                            "\": must be step:tensor:element:bit");
   flip.step = std::atoll(std::string(parts[0]).c_str());
   flip.tensor = std::string(parts[1]);
   flip.element = std::atoll(std::string(parts[2]).c_str());
   flip.bit = static_cast<int>(std::atoll(std::string(parts[3]).c_str()));
   if (flip.step < 1 || flip.element < 0 || flip.bit < 0 || flip.bit > 31)
-    return invalid_argument("gradient flip \"" + printable(text) + "\": step >= 1, element >= 0, bit 0..31");
+    return invalid_argument("gradient flip \"" + printable(text) +
+                            "\": step >= 1, element >= 0, bit 0..31");
   return flip;
 }
 
