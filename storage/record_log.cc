@@ -50,10 +50,17 @@ Status RecordLogWriter::append(std::string_view payload) {
   while (done < frame.size()) {
     const ssize_t n = ::write(fd_.get(), frame.data() + done, frame.size() - done);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && errno == ENOSPC) return resource_exhausted("write " + path_ + ": disk full");
-    if (n < 0) return internal_error("write " + path_ + ": " + std::strerror(errno));
+    if (n < 0) {
+      const int error = errno;
+      // A record behind half a one would read as damage.
+      if (::ftruncate(fd_.get(), bytes_) != 0) return data_loss("write " + path_ + ": torn record");
+      const std::string message = "write " + path_ + ": " + std::strerror(error);
+      const bool full = error == ENOSPC || error == EDQUOT;
+      return full ? resource_exhausted(message) : internal_error(message);
+    }
     done += static_cast<size_t>(n);
   }
+  bytes_ += static_cast<int64_t>(frame.size());
   return ok();
 }
 

@@ -20,13 +20,15 @@ class RecordLogWriter {
  public:
   // Creates the file; kAlreadyExists when it exists (one attempt, one file).
   static Result<RecordLogWriter> create(const std::string& path);
-  Status append(std::string_view payload);  // one write(2)
+  // One write(2). kResourceExhausted: disk full; the record is taken back, a later append may work.
+  Status append(std::string_view payload);
   Status sync();
 
  private:
   explicit RecordLogWriter(Fd fd, std::string path) : fd_(std::move(fd)), path_(std::move(path)) {}
   Fd fd_;
   std::string path_;
+  int64_t bytes_ = 0;  // of whole records
 };
 
 class RecordLogReader {
