@@ -136,7 +136,11 @@ struct Retired {                                 // the shell has run retention
   std::string job;
   std::vector<std::pair<uint64_t, uint64_t>> removed;  // (step, epoch)
 };
-using EventBody = std::variant<Started, Tick, Message, CommittedWritten, Retired>;
+struct Noted {                                   // the shell saw something for the job's history: becomes an EventNoted record
+  std::string job;
+  pb::EventNoted note;                           // kind "diverged": a recomputed step has other bits
+};
+using EventBody = std::variant<Started, Tick, Message, CommittedWritten, Retired, Noted>;
 struct Event {
   int64_t now_ms = 0;                            // monotonic
   int64_t wall_ms = 0;                           // for stamps in records only; never compared
