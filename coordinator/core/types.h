@@ -1,6 +1,8 @@
-// The coordinator's core as plain data: events in, records and commands out (coordinator/core/core.h).
-// Durable state is exactly the fold of the jobs' records; volatile state is what is known of workers and attempts now and is rebuilt
-// from their messages after a restart. Ordered containers only; time is a field of the event (monotonic ms of the shell).
+// The coordinator's core as plain data: events in, records and commands out (core.h). Durable state
+// is exactly the fold of the jobs' records (and of what stands in their batches: answers and the
+// positions in the agents' report streams); volatile state is what is known of workers and attempts
+// now and is rebuilt from their messages after a restart. Ordered containers only; time is a field
+// of the event (monotonic ms of the shell).
 #pragma once
 
 #include <cstdint>
@@ -8,6 +10,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -18,95 +21,134 @@ namespace swax::coord {
 
 struct Config {
   int64_t heartbeat_ms = 1000;
-  int64_t suspect_ms = 2000;           // two beats missed
-  int64_t lost_ms = 5000;
-  int64_t reattach_ms = 30000;         // after a start, workers of running attempts have this long to come back
-  int64_t launch_ms = 120000;          // START sent -> first sign of life of the attempt
-  int64_t tick_ms = 200;
+  int64_t suspect_ms = 2000;         // two beats missed: no new work
+  int64_t lost_ms = 5000;            // its attempts end
+  int64_t reattach_ms = 30000;       // after a start, workers of running attempts have this long
+  int64_t launch_ms = 120000;        // START first sent -> reported by every node of the attempt
+  int64_t last_call_ms = 1000;       // after the first bad end of a node, others may tell theirs
+  int64_t reconcile_ms = 1000;       // commands are sent again until they are true
+  int64_t pause_ms = 1000;           // a longer gap between events was a pause of this process
+  int64_t shrink_after_ms = 30000;   // capacity below `ranks` for this long: fewer allowed ranks do
+  int64_t reserve_after_ms = 60000;  // a job that waits longer is not overtaken by smaller ones
+  int64_t forget_ms = 3600000;       // a lost worker leaves the list
+  uint64_t jobs_active_max = 10000;
+  uint64_t noted_max = 1000;  // history events of one attempt; more are counted only
+  int commit_tries_max = 5;   // of COMMITTED of one save
   std::string cluster_id;
-  std::string store;                   // absolute path
+  std::string store;  // absolute path
   std::string store_nonce, store_nonce_file;
 };
 
-// ---- durable ------------------------------------------------------------------------------------------------------------------------
-enum class JobState { kQueued, kStarting, kRunning, kBackoff, kStopping, kHeld, kSucceeded, kFailed, kCancelled };
+// ---- durable ---------------------------------------------------------------------------------
+enum class JobState {
+  kQueued,
+  kStarting,  // placed, no step yet
+  kRunning,
+  kBackoff,
+  kStopping,  // cancel asked, its attempt not yet over
+  kHeld,      // only in views: its records cannot be read
+  kSucceeded,
+  kFailed,
+  kCancelled
+};
 const char* job_state_name(JobState s);
 bool job_ended(JobState s);
 
 struct Checkpoint {
   uint64_t step = 0, epoch = 0;
-  std::string state;                   // COMMITTED RETIRED BAD
+  std::string state;  // COMMITTED RETIRED BAD
   std::string digest;
   uint64_t bytes = 0;
   uint32_t world_size = 0;
   int64_t committed_ms = 0;
 };
+using SaveKey = std::pair<uint64_t, uint64_t>;  // (step, epoch)
 
 struct Job {
   std::string name;
   pb::JobSpec spec;
   std::string numeric_id, spec_hash, request_id;
   int32_t priority = 0;
-  uint64_t order = 0;                  // age
+  uint64_t order = 0;  // age
   int64_t submitted_ms = 0;
-  uint64_t records = 0;                // numbers used so far
+  uint64_t records = 0;  // numbers used so far
   JobState state = JobState::kQueued;
-  std::string reason;
-  uint64_t epoch = 0;                  // newest attempt
-  bool attempt_live = false;           // placed and not finished
+  std::string reason;         // of the state: how the last attempt ended, why the job ended
+  uint64_t epoch = 0;         // newest attempt
+  bool attempt_live = false;  // placed and not finished
   std::string lead;
-  std::vector<pb::RankPlacement> ranks;
+  std::vector<pb::RankPlacement> ranks;  // of the newest attempt
   uint64_t restarts_since_commit = 0, no_progress = 0;
-  int64_t retry_delay_ms = 0;          // counted from when this process learned of the end
-  uint64_t progress_step = 0;          // highest ever reported or committed
-  std::map<std::pair<uint64_t, uint64_t>, Checkpoint> checkpoints;  // by (step, epoch)
+  int64_t retry_delay_ms = 0;   // in BACKOFF, counted from when this process learned of the end
+  uint64_t progress_step = 0;   // highest ever reported at an end, or committed
+  uint64_t progress_epoch = 0;  // newest attempt with a commit
+  std::map<SaveKey, Checkpoint> checkpoints;
   std::optional<pb::StopAsked> stop;
   std::optional<pb::RunResult> result;
 };
 
 struct Durable {
-  uint64_t coordinator_epoch = 0;
+  uint64_t coordinator_epoch = 0;  // set by the shell, one higher at each start
   uint64_t next_order = 1;
   std::map<std::string, Job> jobs;
-  std::map<std::string, std::string> held;      // job -> why its records cannot be read
+  std::set<std::string> active;             // jobs that have not ended and are not held
+  std::map<std::string, std::string> held;  // job -> why its records cannot be read
   // request id -> (hash of the body, job). In the same batch as the job's record.
   struct Answer {
     std::string body_hash, job;
   };
   std::map<std::string, Answer> requests;
+  // Worker's state_id -> highest index of its reports that made a record. In the same batch as
+  // these records, so that a report sent again after a crash makes no second record.
+  std::map<std::string, uint64_t> reports_taken;
 };
 
-// ---- volatile -----------------------------------------------------------------------------------------------------------------------
+// ---- volatile --------------------------------------------------------------------------------
 struct Worker {
   std::string node, state_id, build_id, host;
   uint64_t incarnation = 0;
   uint32_t slots = 0;
-  uint64_t peer = 0;                   // the shell's handle of its connection
+  uint64_t peer = 0;      // the shell's handle of its connection
+  uint64_t sequence = 0;  // of its newest HELLO or heartbeat; older ones are ignored
   int64_t heard_ms = 0;
   bool lost = false;
   std::map<std::pair<std::string, uint64_t>, pb::RunningAttempt> attempts;  // as it reports them
 };
 
-struct AttemptLive {                   // of the newest epoch of a job
-  int64_t started_ms = 0;              // START first sent, or this process started
-  bool acknowledged = false;           // some worker reported it
-  bool done_reported = false;
-  uint64_t step = 0;
+struct NodeEnd {       // how an attempt ended on one node
+  std::string result;  // AttemptEnded.result, or node_lost
+  pb::AttemptEnded report;
+  uint64_t order = 0;  // of arrival
+};
+
+struct AttemptLive {       // of the newest epoch of a job
+  int64_t started_ms = 0;  // START first sent, or this process started
+  bool launched = false;   // every node has reported it
+  uint64_t step = 0;       // highest reported
   std::string phase;
   pb::StepRecord last_step;
-  std::optional<pb::ValidationRecord> last_validation;
+  std::map<std::string, NodeEnd> ends;  // by node
+  int64_t bad_end_ms = -1;              // when the first end that is not `done` came
   // Saves under way: step -> rank -> its report. Complete when all ranks of this epoch are in.
   std::map<uint64_t, std::map<uint32_t, pb::RankDurable>> durable;
-  std::set<uint64_t> committing;       // steps whose COMMITTED file the shell is writing
+  std::map<uint64_t, int> committing;    // step -> tries; the shell is writing COMMITTED
+  std::map<uint64_t, int> commit_later;  // step -> tries so far; could not be written
+  uint64_t noted = 0;
 };
 
 struct Volatile {
-  std::map<std::string, Worker> workers;
-  std::map<std::string, AttemptLive> live;      // by job
-  std::map<std::string, int64_t> retry_at_ms;   // jobs in BACKOFF
-  std::map<std::string, bool> retiring;         // jobs whose retention the shell is running
+  std::map<std::string, Worker> workers;            // by node
+  std::map<std::string, AttemptLive> live;          // by job
+  std::map<std::string, int64_t> retry_at_ms;       // jobs in BACKOFF
+  std::map<std::string, int64_t> waiting_since_ms;  // jobs that found no place
+  std::map<std::string, std::string> blamed;        // job -> node of its last bad end
+  std::set<std::string> retiring;                   // jobs whose retention the shell is running
+  std::map<std::string, uint64_t> reports_taken;    // by state_id, also those without a record
+  std::map<std::string, pb::ValidationRecord> last_validation;  // by job
+  uint64_t sequence = 0;                                        // of our messages
   int64_t started_ms = 0;
-  int64_t last_tick_ms = 0;
+  int64_t last_event_ms = 0;
+  int64_t last_reconcile_ms = 0;
 };
 
 struct State {
@@ -114,15 +156,16 @@ struct State {
   Volatile vol;
 };
 
-// ---- events ---------------------------------------------------------------------------------------------------------------------------
-struct Started {};                               // first event of a process, after replay
-struct Tick {};
-struct Message {                                 // from a peer, already decoded and checked for size and cluster
+// ---- events ----------------------------------------------------------------------------------
+struct Started {};  // first event of a process, after replay
+struct Tick {};     // every 200 ms or so
+struct Message {    // from a peer, already decoded and checked for size and cluster
   uint64_t peer = 0;
   pb::Envelope envelope;
-  std::string body_hash;                         // of the request's bytes
+  std::string body_hash;  // of the request's bytes
 };
-struct CommittedWritten {                        // the shell has written COMMITTED (or could not)
+struct CommittedWritten {  // the shell has written COMMITTED (or could not); once per
+                           // WriteCommitted
   std::string job;
   uint64_t step = 0, epoch = 0;
   bool ok = true;
@@ -132,37 +175,39 @@ struct CommittedWritten {                        // the shell has written COMMIT
   int64_t committed_ms = 0;
   uint32_t world_size = 0;
 };
-struct Retired {                                 // the shell has run retention
+struct Retired {  // the shell has run retention; once per Retire
   std::string job;
-  std::vector<std::pair<uint64_t, uint64_t>> removed;  // (step, epoch)
+  std::vector<SaveKey> removed;
 };
-struct Noted {                                   // the shell saw something for the job's history: becomes an EventNoted record
+struct Noted {  // the shell saw something worth a line of history (DIVERGED)
   std::string job;
-  pb::EventNoted note;                           // kind "diverged": a recomputed step has other bits
+  pb::EventNoted note;
 };
 using EventBody = std::variant<Started, Tick, Message, CommittedWritten, Retired, Noted>;
 struct Event {
-  int64_t now_ms = 0;                            // monotonic
-  int64_t wall_ms = 0;                           // for stamps in records only; never compared
+  int64_t now_ms = 0;   // monotonic
+  int64_t wall_ms = 0;  // for stamps in records only; never compared
   EventBody body;
 };
 
-// ---- commands -------------------------------------------------------------------------------------------------------------------------
-struct Send {                                    // to a peer; may be lost
+// ---- commands --------------------------------------------------------------------------------
+struct Send {  // to a peer; may be lost
   uint64_t peer = 0;
   pb::Envelope envelope;
 };
-struct WriteCommitted {                          // write COMMITTED from these reports, then say CommittedWritten
+// Write COMMITTED from these reports, then say CommittedWritten. It may stand there already (a
+// crash before the record): with the same ranks that is success.
+struct WriteCommitted {
   std::string job;
   uint64_t step = 0, epoch = 0;
-  std::vector<pb::RankDurable> ranks;            // by rank
+  std::vector<pb::RankDurable> ranks;  // by rank
 };
-struct Retire {                                  // keep the newest `keep` committed checkpoints, then say Retired
+struct Retire {  // keep the newest `keep` committed checkpoints, then say Retired
   std::string job;
   int keep = 0;
 };
-struct StoreStep {                               // keep a step record under its job and step (not synced; history and comparison)
-  std::string job;
+struct StoreStep {  // keep a step record under its job and step (not synced); compare with what
+  std::string job;  // stands there and say Noted{DIVERGED} when the bits differ
   pb::StepRecord record;
 };
 struct ForgetPeer {
@@ -170,12 +215,17 @@ struct ForgetPeer {
 };
 using Command = std::variant<Send, WriteCommitted, Retire, StoreStep, ForgetPeer>;
 
-struct RequestAnswer {                           // stored in the same batch as the records
+struct RequestAnswer {  // stored in the same batch as the records
   std::string request_id, body_hash, job;
 };
+struct ReportsTaken {  // likewise
+  std::string state_id;
+  uint64_t index = 0;
+};
 struct Output {
-  std::vector<pb::JobRecord> records;            // journal these, synced, before any command leaves
+  std::vector<pb::JobRecord> records;  // journal these, synced, before any command leaves
   std::vector<RequestAnswer> answers;
+  std::vector<ReportsTaken> taken;
   std::vector<Command> commands;
 };
 

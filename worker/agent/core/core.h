@@ -1,7 +1,10 @@
 // The node agent as a pure function: no clock, log, socket, file, thread, hash table or std random.
-// Commands are executed in order; SaveOutbox is synced before a Send that follows it. One attempt of a job at a time; an older epoch than
-// ever accepted is refused; what the coordinator does not want (HeartbeatReply.wanted, StopAttempt) is killed; while the coordinator is
-// away everything goes on and the outbox grows within its limits.
+// Commands are executed in order; SaveOutbox is synced before what follows it. One epoch of a job
+// at a time; an older epoch than ever accepted is refused, and an accepted one is started once
+// only; never more ranks than slots, whatever arrives. What the coordinator does not want
+// (HeartbeatReply.wanted, StopAttempt) is killed; while it is away everything goes on and the
+// outbox grows within its limits. An attempt that cannot be running any more is reported as ended
+// whenever the coordinator asks to start or stop it.
 #pragma once
 
 #include <vector>
