@@ -59,7 +59,7 @@ class EveryKeyPolicyFactory final : public rocksdb::FlushBlockPolicyFactory {
   }
 };
 
-// Options of shard databases. Measured: SST files at the rate of the raw disk.
+// Options of shard databases.
 rocksdb::Options shard_options() {
   rocksdb::Options options;
   options.create_if_missing = true;
