@@ -1,0 +1,8 @@
+# Tests of worker/train: groups of ranks as threads of one process.
+swax_library(swax_train_support
+  SOURCES train_support.cc
+  DEPS swax_train_lib swax_data_fixture swax_kernels_cpu GTest::gtest)
+target_compile_definitions(swax_train_support PRIVATE SWAX_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+
+swax_test(train_same_bits_test SOURCES train_same_bits_test.cc DEPS swax_train_support
+  LABELS unit sanitize TIMEOUT 900)
