@@ -1,6 +1,7 @@
 #include "ops/cli/state_diff.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -94,6 +95,7 @@ std::vector<std::string> differing_fields(const pb::StepRecord& a, const pb::Ste
   std::vector<std::string> fields;
   if (a.loss_bits() != b.loss_bits()) fields.push_back("loss");
   if (a.norm_bits() != b.norm_bits()) fields.push_back("norm");
+  if (std::bit_cast<uint32_t>(a.lr()) != std::bit_cast<uint32_t>(b.lr())) fields.push_back("lr");
   if (a.window() != b.window()) fields.push_back("window");
   if (a.targets() != b.targets()) fields.push_back("targets");
   return fields;
@@ -230,6 +232,9 @@ Result<RunDiff> diff_runs(const std::string& state_a, const std::string& state_b
       same_end && !digest_a.empty() && !digest_b.empty() && digest_a != digest_b;
   if (ends_differ)
     diff.notes.push_back("the digests of the ended runs differ: " + digest_a + ", " + digest_b);
+  if (diff.step && diff.checkpoints_compared == 0)
+    diff.notes.push_back("no checkpoint of step " + to_text(diff.step->step) +
+                         " or later is in both runs: the element is not known");
   diff.equal = !diff.step && !diff.tensor && !ends_differ;
   return diff;
 }

@@ -16,7 +16,7 @@ namespace swax {
 // Steps are counted as in records: optimizer steps done, 1..N.
 struct StepDifference {
   int64_t step = 0;
-  std::vector<std::string> fields;  // "loss", "norm", "window", "targets", "tensors"
+  std::vector<std::string> fields;  // "loss", "norm", "lr", "window", "targets", "tensors"
   uint64_t loss_bits[2] = {0, 0};   // of A and of B, double
   uint64_t norm_bits[2] = {0, 0};
 };

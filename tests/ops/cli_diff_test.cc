@@ -105,6 +105,7 @@ TEST_F(Diff, SparseDigestsNameTheTensorAtTheNextRecordedStep) {
   EXPECT_EQ(diff->step->step, 17);
   EXPECT_EQ(diff->tensor->step, 20);
   EXPECT_FALSE(diff->element.has_value());
+  EXPECT_THAT(diff->notes, Contains(HasSubstr("no checkpoint of step 17 or later")));
 }
 
 TEST_F(Diff, CheckpointsAloneCanDiffer) {
@@ -130,6 +131,9 @@ TEST_F(Diff, FieldsOfTheSpecsThatDifferAreNoted) {
   const Result<RunDiff> diff = this->diff({}, {.lr = 4e-3});
   ASSERT_TRUE(diff.ok()) << diff.status().to_string();
   EXPECT_THAT(diff->notes, Contains(HasSubstr("optimizer.lr is 0.003 in A, 0.004 in B")));
+  ASSERT_TRUE(diff->step.has_value());
+  EXPECT_EQ(diff->step->step, 1);
+  EXPECT_THAT(diff->step->fields, ElementsAre("lr"));
 }
 
 TEST_F(Diff, NothingInCommonIsAnError) {

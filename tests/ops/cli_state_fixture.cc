@@ -57,7 +57,7 @@ pb::StepRecord step_record(const StateOptions& options, int64_t step) {
   record.set_targets(2000);
   record.set_tokens(2048);
   record.set_step_ns(100'000'000);
-  record.set_lr(3e-3F);
+  record.set_lr(static_cast<float>(options.lr));
   record.set_wall_ms(kWallMs + step);
   record.set_world_size(2);
   if (options.digests_every == 0 || step % options.digests_every != 0) return record;
