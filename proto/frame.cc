@@ -1,10 +1,12 @@
 #include "proto/frame.h"
 
 #include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/stubs/logging.h>
 
 #include <cstring>
 
 #include "proto/base/hash.h"
+#include "proto/base/log.h"
 #include "proto/base/text.h"
 
 namespace swax {
@@ -35,6 +37,11 @@ FrameProblem check_header(const Header& h) {
   if (h.version != kFrameVersion || h.reserved != 0) return FrameProblem::kVersion;
   if (h.bytes > kFramePayloadBytesMax) return FrameProblem::kTooLarge;
   return FrameProblem::kNone;
+}
+
+// The library writes to stderr without limit what hostile bytes make it find.
+void log_protobuf(google::protobuf::LogLevel, const char*, int, const std::string& text) {
+  log_debug("frame", "protobuf", {{"says", printable(text, 200)}});
 }
 
 }  // namespace
@@ -68,7 +75,8 @@ const char* frame_problem_name(FrameProblem p) {
 Result<std::string> encode_frame(const google::protobuf::MessageLite& message) {
   const size_t bytes = message.ByteSizeLong();
   if (bytes > kFramePayloadBytesMax)
-    return resource_exhausted("message of " + to_text(static_cast<uint64_t>(bytes)) + " bytes: a frame holds at most " +
+    return resource_exhausted("message of " + to_text(static_cast<uint64_t>(bytes)) +
+                              " bytes: a frame holds at most " +
                               to_text(static_cast<uint64_t>(kFramePayloadBytesMax)));
   std::string frame(kFrameHeaderBytes + bytes, '\0');
   if (!message.SerializeToArray(frame.data() + kFrameHeaderBytes, static_cast<int>(bytes)))
@@ -94,11 +102,15 @@ FrameProblem decode_frame(std::string_view frame, std::string_view* payload) {
 FrameProblem decode_envelope(std::string_view frame, pb::Envelope* envelope) {
   std::string_view payload;
   if (const FrameProblem p = decode_frame(frame, &payload); p != FrameProblem::kNone) return p;
+  static const auto replaced = google::protobuf::SetLogHandler(&log_protobuf);
+  static_cast<void>(replaced);
   // A low recursion limit: our messages are flat, hostile ones are deep.
-  google::protobuf::io::CodedInputStream in(reinterpret_cast<const uint8_t*>(payload.data()), static_cast<int>(payload.size()));
+  google::protobuf::io::CodedInputStream in(reinterpret_cast<const uint8_t*>(payload.data()),
+                                            static_cast<int>(payload.size()));
   in.SetRecursionLimit(24);
   const bool parsed = envelope->ParseFromCodedStream(&in) && in.ConsumedEntireMessage();
-  return parsed && envelope->body_case() != pb::Envelope::BODY_NOT_SET ? FrameProblem::kNone : FrameProblem::kParse;
+  return parsed && envelope->body_case() != pb::Envelope::BODY_NOT_SET ? FrameProblem::kNone
+                                                                       : FrameProblem::kParse;
 }
 
 std::optional<std::string> FrameBuffer::next(FrameProblem* problem) {

@@ -1,0 +1,368 @@
+// Channels: messages arrive, bad frames are counted by reason, nobody takes another's mail, a peer
+// that does not read costs a bounded amount of memory and nobody else anything, sockets end
+// quickly. Method: both ends in one process; peers that lie are RawPeer.
+#include "proto/wire/channel.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <functional>
+#include <thread>
+
+#include "proto/base/clock.h"
+#include "proto/base/ids.h"
+#include "tests/wire/hostile_frames.h"
+#include "tests/wire/raw_peer.h"
+
+namespace swax {
+namespace {
+
+constexpr const char* kAnyPort = "tcp://127.0.0.1:0";
+
+std::unique_ptr<ServerChannel> make_server() {
+  Result<std::unique_ptr<ServerChannel>> server = ServerChannel::bind(kAnyPort, false);
+  SWAX_CHECK(server.ok());
+  return std::move(server).value();
+}
+std::unique_ptr<ClientChannel> make_client(const std::string& address) {
+  Result<std::unique_ptr<ClientChannel>> client = ClientChannel::connect(address);
+  SWAX_CHECK(client.ok());
+  return std::move(client).value();
+}
+
+pb::Envelope message(const std::string& node) {
+  pb::Envelope envelope;
+  envelope.set_node(node);
+  envelope.mutable_heartbeat();
+  return envelope;
+}
+pb::Envelope answer(size_t bytes = 1) {
+  pb::Envelope envelope;
+  envelope.mutable_reply()->set_error(std::string(bytes, 'x'));
+  return envelope;
+}
+
+int64_t now_ms() {
+  SystemClock clock;
+  return clock.monotonic_ms();
+}
+int64_t resident_bytes() {
+  const std::string statm = read_file("/proc/self/statm", 4096).value();
+  return std::stoll(statm.substr(statm.find(' '))) * ::sysconf(_SC_PAGESIZE);
+}
+
+// Polls the server until `done`, at most 10 s.
+std::vector<Received> poll_until(ServerChannel& server, const std::function<bool(size_t)>& done) {
+  std::vector<Received> all;
+  for (const int64_t end = now_ms() + 10000; !done(all.size()) && now_ms() < end;) {
+    for (Received& received : server.poll(10, 64)) all.push_back(std::move(received));
+  }
+  return all;
+}
+std::vector<Received> poll_messages(ServerChannel& server, size_t count) {
+  return poll_until(server, [&](size_t got) { return got >= count; });
+}
+std::vector<pb::Envelope> client_poll(ClientChannel& client, ServerChannel& server, size_t count) {
+  std::vector<pb::Envelope> all;
+  for (const int64_t end = now_ms() + 10000; all.size() < count && now_ms() < end;) {
+    server.poll(1, 64);
+    for (pb::Envelope& envelope : client.poll(5, 64)) all.push_back(std::move(envelope));
+  }
+  return all;
+}
+
+TEST(Channel, CarriesMessagesBothWays) {
+  const auto server = make_server();
+  const auto client = make_client(server->address());
+  ASSERT_TRUE(client->send(message("a")));
+  // Delivery needs the client's turn too: what waits for the connection is sent in poll.
+  std::vector<Received> got;
+  for (const int64_t end = now_ms() + 10000; got.empty() && now_ms() < end;) {
+    client->poll(5, 1);
+    got = server->poll(5, 8);
+  }
+  ASSERT_EQ(got.size(), 1U);
+  EXPECT_EQ(got[0].envelope.node(), "a");
+  ASSERT_TRUE(server->send(got[0].peer, answer()));
+  const std::vector<pb::Envelope> back = client_poll(*client, *server, 1);
+  ASSERT_EQ(back.size(), 1U);
+  EXPECT_EQ(back[0].reply().error(), "x");
+  EXPECT_EQ(client->trouble(), "");
+  EXPECT_EQ(server->peers(), 1U);
+}
+
+TEST(Channel, PutsWorkersBeforeClientsAndKeepsTheBytesOfARequest) {
+  const auto server = make_server();
+  RawPeer peer(server->address());
+  std::vector<pb::Envelope> all = sample_envelopes();
+  std::reverse(all.begin(), all.end());  // clients' messages first
+  for (const pb::Envelope& envelope : all) ASSERT_TRUE(peer.send(encode_frame(envelope).value()));
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));
+  const std::vector<Received> got = server->poll(1000, 64);
+  ASSERT_EQ(got.size(), all.size());
+  const auto is_request = [](const Received& r) { return r.envelope.has_request(); };
+  EXPECT_TRUE(std::is_partitioned(got.begin(), got.end(),
+                                  [&](const Received& r) { return !is_request(r); }));
+  for (const Received& r : got) {
+    EXPECT_EQ(r.request_bytes,
+              is_request(r) ? r.envelope.request().SerializeAsString() : std::string());
+  }
+}
+
+TEST(Channel, BindsOnlyWhereItMay) {
+  const auto code = [](const char* address, bool insecure) {
+    const auto server = ServerChannel::bind(address, insecure);
+    return server.ok() ? Code::kOk : server.status().code();
+  };
+  EXPECT_EQ(code("tcp://0.0.0.0:0", false), Code::kInvalidArgument);
+  EXPECT_EQ(code("tcp://0.0.0.0:0", true), Code::kOk);
+  EXPECT_EQ(code("tcp://127.0.0.9:0", false), Code::kOk);
+  for (const char* bad : {"", "tcp://", "127.0.0.1:80", "tcp://localhost:0", "tcp://*:0",
+                          "tcp://127.0.0.1", "tcp://127.0.0.1:65536", "tcp://127.0.0.1:-1",
+                          "tcp://127.0.0.1:8x", "ipc:///tmp/x", "tcp://1.2.3:5", "tcp://[::1:0"}) {
+    EXPECT_EQ(code(bad, true), Code::kInvalidArgument) << bad;
+  }
+  const auto server = make_server();
+  EXPECT_EQ(code(server->address().c_str(), false), Code::kFailedPrecondition);
+  EXPECT_EQ(ClientChannel::connect("tcp://localhost:1").status().code(), Code::kInvalidArgument);
+}
+
+TEST(Channel, WakesFromAnotherThread) {
+  const auto server = make_server();
+  const auto client = make_client(server->address());
+  std::thread waker([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    server->wake();
+    client->wake();
+  });
+  const int64_t begin = now_ms();
+  server->poll(20000, 1);
+  client->poll(20000, 1);
+  EXPECT_LT(now_ms() - begin, 10000);
+  waker.join();
+}
+
+TEST(Channel, CountsRefusedFramesByReason) {
+  const auto server = make_server();
+  RawPeer peer(server->address());
+  const std::string good = encode_frame(message("a")).value();
+  std::string version = good;
+  version[4] = 9;
+  std::string hash = good;
+  hash.back() = static_cast<char>(hash.back() ^ 1);
+  std::string large = good;
+  large[11] = 1;
+  for (const std::string& bad : {std::string("x"), "Y" + good.substr(1), version, good + "z", hash,
+                                 frame_of("\xff"), large}) {
+    ASSERT_TRUE(peer.send(bad));
+  }
+  ASSERT_TRUE(peer.send_parts({good, good}));
+  ASSERT_TRUE(peer.send_parts({"", good}));  // what a REQ socket sends
+  ASSERT_TRUE(peer.send(good));
+  RawPeer named(server->address(), "worker-a");
+  ASSERT_TRUE(named.send(good));
+  poll_until(*server, [&](size_t got) { return got > 0 && server->refused().contains("state"); });
+  const std::map<std::string, uint64_t> want = {{"short", 1},  {"magic", 1},    {"version", 1},
+                                                {"length", 3}, {"hash", 1},     {"parse", 1},
+                                                {"state", 1},  {"too_large", 1}};
+  EXPECT_EQ(server->refused(), want);
+  EXPECT_EQ(server->peers(), 1U);
+}
+
+// A peer that takes the name of another, in the message or as its ZeroMQ identity, gets no mail of
+// it: mail goes to a handle, a handle to one connection.
+TEST(Channel, GivesNoMailToAPeerThatClaimsAName) {
+  const auto server = make_server();
+  RawPeer worker(server->address());
+  worker.send(encode_frame(message("worker-a")).value());
+  const std::vector<Received> first = poll_messages(*server, 1);
+  ASSERT_EQ(first.size(), 1U);
+  RawPeer liar(server->address());
+  liar.send(encode_frame(message("worker-a")).value());
+  const std::vector<Received> second = poll_messages(*server, 1);
+  ASSERT_EQ(second.size(), 1U);
+  EXPECT_NE(first[0].peer, second[0].peer);
+  ASSERT_TRUE(server->send(first[0].peer, answer(1000)));
+  server->poll(10, 8);
+  EXPECT_NE(worker.receive(500).find(std::string(1000, 'x')), std::string::npos);
+  EXPECT_EQ(liar.receive(500).find(std::string(1000, 'x')), std::string::npos);
+}
+
+TEST(Channel, NeverUsesAHandleAgain) {
+  const auto server = make_server();
+  RawPeer peer(server->address());
+  peer.send(encode_frame(message("a")).value());
+  const uint64_t handle = poll_messages(*server, 1).at(0).peer;
+  server->forget(handle);
+  EXPECT_FALSE(server->send(handle, answer()));
+  peer.send(encode_frame(message("a")).value());
+  EXPECT_GT(poll_messages(*server, 1).at(0).peer, handle);
+}
+
+TEST(Channel, NoticesAPeerThatIsGone) {
+  const auto server = make_server();
+  uint64_t handle = 0;
+  {
+    RawPeer peer(server->address());
+    peer.send(encode_frame(message("a")).value());
+    handle = poll_messages(*server, 1).at(0).peer;
+  }
+  bool sent = true;
+  for (const int64_t end = now_ms() + 5000; sent && now_ms() < end;) {
+    server->poll(10, 1);
+    sent = server->send(handle, answer());
+  }
+  EXPECT_FALSE(sent);
+  EXPECT_EQ(server->peers(), 0U);
+}
+
+TEST(Channel, BoundsWhatASlowReaderCosts) {
+  const auto server = make_server();
+  RawPeer slow(server->address());
+  slow.send(encode_frame(message("slow")).value());
+  const uint64_t slow_peer = poll_messages(*server, 1).at(0).peer;
+  RawPeer other(server->address());
+  other.send(encode_frame(message("other")).value());
+  const uint64_t other_peer = poll_messages(*server, 1).at(0).peer;
+
+  const int64_t before = resident_bytes();
+  int taken = 0;
+  for (int i = 0; i < 2000; ++i) {  // 200 MB
+    if (server->send(slow_peer, answer(100000))) ++taken;
+    if (i % 100 == 0) server->poll(1, 1);
+  }
+  // An outbox of 2 MiB, 16 messages in libzmq, and what the kernel holds (at most 4 + 6 MiB).
+  EXPECT_LT(taken, 160);
+  EXPECT_LT(resident_bytes() - before, 64 * kMiB);
+  EXPECT_EQ(server->refused().at("dropped"), static_cast<uint64_t>(2000 - taken));
+
+  const int64_t begin = now_ms();
+  ASSERT_TRUE(server->send(other_peer, answer(1000)));
+  server->poll(1, 1);
+  EXPECT_NE(other.receive(200).find(std::string(1000, 'x')), std::string::npos);
+  EXPECT_LT(now_ms() - begin, 1000);
+}
+
+TEST(Channel, PutsControlBeforeRepliesInAFullOutbox) {
+  const auto server = make_server();
+  RawPeer slow(server->address());
+  slow.send(encode_frame(message("slow")).value());
+  const uint64_t peer = poll_messages(*server, 1).at(0).peer;
+  while (server->send(peer, answer(100000))) {
+  }
+  pb::Envelope stop;
+  stop.mutable_stop_attempt()->set_job("job-to-stop");
+  EXPECT_TRUE(server->send(peer, stop));
+}
+
+// The peer that promises more than a message may have is cut off; promises cost no memory.
+TEST(Channel, CutsOffOversizeAndHalfFrames) {
+  const auto server = make_server();
+  const int64_t before = resident_bytes();
+  RawPeer large(server->address());
+  large.send_half(300 * 1024, "x");
+  for (const int64_t end = now_ms() + 5000; now_ms() < end;) {
+    server->poll(5, 8);
+    large.receive(5);
+    if (!large.send("x")) break;
+  }
+  EXPECT_FALSE(large.send("x"));
+
+  std::vector<std::unique_ptr<RawPeer>> half;
+  for (int i = 0; i < 300; ++i) {
+    half.push_back(std::make_unique<RawPeer>(server->address()));
+    half.back()->send_half(256 * 1024, "half");
+  }
+  for (int i = 0; i < 20; ++i) server->poll(10, 8);
+  EXPECT_LT(resident_bytes() - before, 64 * kMiB);
+  const auto client = make_client(server->address());
+  client->send(message("honest"));
+  std::vector<Received> got;
+  for (const int64_t end = now_ms() + 5000; got.empty() && now_ms() < end;) {
+    client->poll(5, 1);
+    got = server->poll(5, 8);
+  }
+  EXPECT_EQ(got.size(), 1U);
+}
+
+TEST(Channel, SurvivesHostileFrames) {
+  const auto server = make_server();
+  std::atomic<bool> stop = false;
+  std::thread sender([&] {
+    RawPeer peer(server->address());
+    HostileFrames hostile(2);
+    for (int i = 0; i < 5000; ++i) peer.send(hostile.next());
+    stop = true;
+  });
+  size_t accepted = 0;
+  while (!stop) accepted += server->poll(10, 64).size();
+  for (int i = 0; i < 20; ++i) accepted += server->poll(10, 64).size();
+  sender.join();
+  uint64_t refused = 0;
+  for (const auto& [reason, count] : server->refused()) refused += count;
+  EXPECT_EQ(accepted + refused, 5000U);
+}
+
+TEST(ClientChannel, SaysWhatTheTroubleIs) {
+  std::string address;
+  {
+    const auto server = make_server();
+    address = server->address();
+  }
+  const auto client = make_client(address);
+  for (const int64_t end = now_ms() + 5000;
+       client->trouble().find("refused") == std::string::npos && now_ms() < end;) {
+    client->poll(10, 1);
+  }
+  EXPECT_NE(client->trouble().find("connection refused"), std::string::npos) << client->trouble();
+  EXPECT_NE(client->trouble().find(address), std::string::npos);
+}
+
+TEST(ClientChannel, KeepsABoundedNumberOfMessagesUntilItIsConnected) {
+  const auto client = make_client("tcp://127.0.0.1:1");
+  int taken = 0;
+  while (taken < 1000 && client->send(message("a"))) ++taken;
+  EXPECT_EQ(taken, 64);
+}
+
+TEST(ClientChannel, ReconnectsToAServerThatCameBack) {
+  auto server = make_server();
+  const std::string address = server->address();
+  const auto client = make_client(address);
+  server.reset();
+  server = std::move(ServerChannel::bind(address, false)).value();
+  client->reconnect();
+  client->send(message("again"));
+  std::vector<Received> got;
+  for (const int64_t end = now_ms() + 10000; got.empty() && now_ms() < end;) {
+    client->poll(5, 1);
+    got = server->poll(5, 8);
+  }
+  ASSERT_EQ(got.size(), 1U);
+  EXPECT_EQ(got[0].envelope.node(), "again");
+}
+
+// SWAX_LONG_TESTS=1 runs the long form.
+TEST(Channel, StartsAndStopsAgainAndAgain) {
+  const int cycles = ::getenv("SWAX_LONG_TESTS") != nullptr ? 1000 : 100;
+  for (int i = 0; i < cycles; ++i) {
+    const int64_t begin = now_ms();
+    {
+      const auto server = make_server();
+      const auto client = make_client(server->address());
+      const auto unanswered = make_client("tcp://127.0.0.1:1");
+      for (int m = 0; m < 10; ++m) {
+        client->send(message("a"));
+        unanswered->send(message("b"));
+      }
+      client->poll(1, 1);
+      server->poll(1, 4);
+    }
+    ASSERT_LT(now_ms() - begin, 5000) << "cycle " << i;
+  }
+}
+
+}  // namespace
+}  // namespace swax
