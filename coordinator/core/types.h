@@ -128,7 +128,7 @@ struct AttemptLive {       // of the newest epoch of a job
   std::string phase;
   pb::StepRecord last_step;
   std::map<std::string, NodeEnd> ends;  // by node
-  int64_t bad_end_ms = -1;              // when the first end that is not `done` came
+  int64_t bad_end_ms = -1;              // when the first end out of order came
   // Saves under way: step -> rank -> its report. Complete when all ranks of this epoch are in.
   std::map<uint64_t, std::map<uint32_t, pb::RankDurable>> durable;
   std::map<uint64_t, int> committing;    // step -> tries; the shell is writing COMMITTED

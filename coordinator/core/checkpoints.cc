@@ -1,0 +1,144 @@
+// A save: DURABLE of every rank of the current epoch -> WriteCommitted -> CommittedWritten ->
+// record CheckpointDone (the commit point) -> Retire -> Retired -> records. The attempt does not
+// end, and so no later one is placed, while a commit is under way.
+#include <algorithm>
+
+#include "coordinator/core/internal.h"
+#include "proto/base/text.h"
+
+namespace swax::coord {
+namespace {
+
+constexpr size_t kSavesMax = 4;  // incomplete ones of an attempt; a trainer has one at a time
+
+void start_commit(Context& ctx, const std::string& job, AttemptLive& live, uint64_t step,
+                  int tries) {
+  WriteCommitted write;
+  write.job = job;
+  write.step = step;
+  write.epoch = ctx.state.durable.jobs.at(job).epoch;
+  for (const auto& [rank, durable] : live.durable.at(step)) write.ranks.push_back(durable);
+  live.committing[step] = tries;
+  ctx.out.commands.emplace_back(std::move(write));
+}
+
+void record_commit(Context& ctx, const CommittedWritten& written) {
+  pb::JobRecord r;
+  pb::CheckpointDone& done = *r.mutable_committed();
+  done.set_step(written.step);
+  done.set_epoch(written.epoch);
+  done.set_world_size(written.world_size);
+  done.set_bytes(written.bytes);
+  done.set_digest(written.digest);
+  done.set_committed_ms(written.committed_ms);
+  record(ctx, written.job, std::move(r));
+}
+
+}  // namespace
+
+bool commit_pending(const AttemptLive& live) {
+  return !live.committing.empty() || !live.commit_later.empty();
+}
+
+void take_durable(Context& ctx, const Worker& worker, const std::string& job_name,
+                  const pb::RankDurable& durable) {
+  const Job* job = find_job(ctx.state, job_name);
+  AttemptLive* live = find_live(ctx.state, job_name);
+  if (job == nullptr || live == nullptr) return;
+  const size_t world = job->ranks.size();
+  const uint32_t rank = durable.shard().rank();
+  const bool of_this_gang = durable.world_size() == world && rank < world;
+  if (!of_this_gang || job->ranks[rank].node() != worker.node) return;
+  if (job->checkpoints.contains({durable.step(), job->epoch})) return;
+  if (live->committing.contains(durable.step()) || live->commit_later.contains(durable.step()))
+    return;
+  auto& save = live->durable[durable.step()];
+  save[rank] = durable;
+  if (save.size() == world) start_commit(ctx, job_name, *live, durable.step(), 1);
+  if (live->durable.size() <= kSavesMax) return;
+  const uint64_t oldest = live->durable.begin()->first;
+  if (!live->committing.contains(oldest) && !live->commit_later.contains(oldest))
+    live->durable.erase(oldest);
+}
+
+void on_committed(Context& ctx, const CommittedWritten& written) {
+  const Job* job = find_job(ctx.state, written.job);
+  AttemptLive* live = find_live(ctx.state, written.job);
+  if (job == nullptr || live == nullptr || job->epoch != written.epoch) return;
+  const auto it = live->committing.find(written.step);
+  if (it == live->committing.end()) return;
+  const int tries = it->second;
+  live->committing.erase(it);
+  if (written.ok) {
+    record_commit(ctx, written);
+    // What is older and still incomplete never completes: ranks save one after another.
+    while (!live->durable.empty() && live->durable.begin()->first <= written.step) {
+      const uint64_t step = live->durable.begin()->first;
+      if (step != written.step &&
+          (live->committing.contains(step) || live->commit_later.contains(step)))
+        break;
+      live->durable.erase(live->durable.begin());
+    }
+    retire_old(ctx, written.job);
+  } else if (tries < ctx.config.commit_tries_max) {
+    live->commit_later[written.step] = tries;
+  } else {
+    live->durable.erase(written.step);
+    note(ctx, written.job, "checkpoint_failed", written.step,
+         "COMMITTED was not written: " + written.error);
+  }
+  settle_attempt(ctx, written.job);
+}
+
+void tick_checkpoints(Context& ctx) {
+  for (auto& [job, live] : ctx.state.vol.live) {
+    const std::map<uint64_t, int> later = std::move(live.commit_later);
+    live.commit_later.clear();
+    for (const auto& [step, tries] : later) start_commit(ctx, job, live, step, tries + 1);
+  }
+  for (const std::string& job : ctx.state.durable.active) retire_old(ctx, job);
+}
+
+void retire_old(Context& ctx, const std::string& job_name) {
+  const Job* job = find_job(ctx.state, job_name);
+  if (job == nullptr || ctx.state.vol.retiring.contains(job_name)) return;
+  const auto keep = std::max<uint32_t>(1, job->spec.checkpoint().keep_latest_k());
+  const auto committed = std::count_if(job->checkpoints.begin(), job->checkpoints.end(),
+                                       [](const auto& c) { return c.second.state == "COMMITTED"; });
+  if (committed <= static_cast<int64_t>(keep)) return;
+  ctx.state.vol.retiring.insert(job_name);
+  ctx.out.commands.emplace_back(Retire{.job = job_name, .keep = static_cast<int>(keep)});
+}
+
+void on_retired(Context& ctx, const Retired& retired) {
+  ctx.state.vol.retiring.erase(retired.job);
+  const Job* job = find_job(ctx.state, retired.job);
+  if (job == nullptr) return;
+  for (const SaveKey& key : retired.removed) {
+    const auto it = job->checkpoints.find(key);
+    if (it == job->checkpoints.end() || it->second.state != "COMMITTED") continue;
+    pb::JobRecord r;
+    r.mutable_retired()->set_step(key.first);
+    r.mutable_retired()->set_epoch(key.second);
+    record(ctx, retired.job, std::move(r));
+  }
+}
+
+// Ranks name the step only: the newest committed one of that step is what they tried to load.
+void mark_checkpoint_bad(Context& ctx, const std::string& job_name, uint64_t step,
+                         std::string why) {
+  const Job* job = find_job(ctx.state, job_name);
+  if (job == nullptr) return;
+  const Checkpoint* newest = nullptr;
+  for (const auto& [key, checkpoint] : job->checkpoints)
+    if (key.first == step && checkpoint.state == "COMMITTED") newest = &checkpoint;
+  if (newest == nullptr) return note(ctx, job_name, "checkpoint_bad", step, std::move(why));
+  pb::JobRecord r;
+  pb::CheckpointGone& bad = *r.mutable_bad();
+  bad.set_step(step);
+  bad.set_epoch(newest->epoch);
+  bad.set_reason(std::move(why));
+  record(ctx, job_name, std::move(r));
+}
+
+}  // namespace swax::coord

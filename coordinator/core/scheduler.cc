@@ -1,0 +1,197 @@
+// Jobs by priority, then age. A gang is placed whole or not at all, on as few workers as possible.
+// A job that does not fit now may be overtaken by smaller ones until it has waited
+// reserve_after_ms; then slots are kept for it. When the live workers have too few slots for
+// `ranks` for shrink_after_ms, fewer allowed ranks do.
+#include <algorithm>
+
+#include "coordinator/core/internal.h"
+#include "jobs/spec.h"
+
+namespace swax::coord {
+namespace {
+
+struct Room {
+  const Worker* worker = nullptr;
+  uint64_t free = 0;
+  bool blamed = false;  // the job's last attempt ended badly there: taken last
+};
+
+bool usable(const Context& ctx, const Worker& worker) {
+  return !worker.lost && ctx.now() - worker.heard_ms <= ctx.config.suspect_ms;
+}
+
+// A worker that runs what it should not gets nothing until that is gone: how many slots it takes is
+// not known.
+bool has_unwanted(const State& state, const Worker& worker) {
+  for (const auto& [key, attempt] : worker.attempts) {
+    if (attempt.phase() == "ended") continue;
+    const auto job = state.durable.jobs.find(key.first);
+    const bool current = job != state.durable.jobs.end() && job->second.attempt_live &&
+                         job->second.epoch == key.second && hosts(job->second, worker.node);
+    if (!current) return true;
+  }
+  return false;
+}
+
+// Slots given to live attempts, by node.
+std::map<std::string, uint64_t> slots_taken(const State& state) {
+  std::map<std::string, uint64_t> taken;
+  for (const auto& [name, live] : state.vol.live)
+    for (const pb::RankPlacement& rank : state.durable.jobs.at(name).ranks) ++taken[rank.node()];
+  return taken;
+}
+
+// One build only: ranks of different builds refuse to work together.
+std::vector<Room> rooms_of(const Context& ctx, const std::string& build,
+                           const std::string& blamed) {
+  std::vector<Room> rooms;
+  const std::map<std::string, uint64_t> taken = slots_taken(ctx.state);
+  for (const auto& [node, worker] : ctx.state.vol.workers) {
+    if (worker.build_id != build || !usable(ctx, worker) || has_unwanted(ctx.state, worker))
+      continue;
+    const auto it = taken.find(node);
+    const uint64_t used = it == taken.end() ? 0 : it->second;
+    if (worker.slots > used)
+      rooms.push_back({.worker = &worker, .free = worker.slots - used, .blamed = node == blamed});
+  }
+  return rooms;
+}
+
+// The smallest single worker that has room for all, else the largest ones. Equal rooms by name.
+std::vector<pb::RankPlacement> pack(std::vector<Room> rooms, uint64_t ranks) {
+  std::stable_sort(rooms.begin(), rooms.end(), [ranks](const Room& a, const Room& b) {
+    if (a.blamed != b.blamed) return b.blamed;
+    const bool a_fits = a.free >= ranks, b_fits = b.free >= ranks;
+    if (a_fits != b_fits) return a_fits;
+    return a_fits ? a.free < b.free : a.free > b.free;
+  });
+  std::vector<pb::RankPlacement> places;
+  for (const Room& room : rooms) {
+    for (uint64_t i = 0; i < room.free && places.size() < ranks; ++i) {
+      pb::RankPlacement place;
+      place.set_rank(static_cast<uint32_t>(places.size()));
+      place.set_node(room.worker->node);
+      places.push_back(std::move(place));
+    }
+  }
+  if (places.size() < ranks) places.clear();
+  return places;
+}
+
+std::set<std::string> builds(const State& state) {
+  std::set<std::string> ids;
+  for (const auto& [node, worker] : state.vol.workers) ids.insert(worker.build_id);
+  return ids;
+}
+
+std::vector<pb::RankPlacement> find_place(const Context& ctx, const Job& job, uint64_t ranks) {
+  const auto it = ctx.state.vol.blamed.find(job.name);
+  const std::string blamed = it == ctx.state.vol.blamed.end() ? "" : it->second;
+  for (const std::string& build : builds(ctx.state)) {
+    auto places = pack(rooms_of(ctx, build, blamed), ranks);
+    if (!places.empty()) return places;
+  }
+  return {};
+}
+
+uint64_t slots_alive(const State& state) {
+  uint64_t best = 0;
+  for (const std::string& build : builds(state)) {
+    uint64_t slots = 0;
+    for (const auto& [node, worker] : state.vol.workers)
+      if (worker.build_id == build && !worker.lost) slots += worker.slots;
+    best = std::max(best, slots);
+  }
+  return best;
+}
+
+uint64_t ranks_asked(const Job& job) {
+  return std::max<uint64_t>(1, job.spec.parallelism().ranks());
+}
+
+std::vector<pb::RankPlacement> find_smaller_place(const Context& ctx, const Job& job) {
+  std::vector<int> allowed = allowed_ranks(job.spec);
+  std::reverse(allowed.begin(), allowed.end());
+  for (const int ranks : allowed) {
+    if (static_cast<uint64_t>(ranks) >= ranks_asked(job)) continue;
+    auto places = find_place(ctx, job, static_cast<uint64_t>(ranks));
+    if (!places.empty()) return places;
+  }
+  return {};
+}
+
+void place(Context& ctx, const std::string& name, const std::vector<pb::RankPlacement>& places) {
+  pb::JobRecord r;
+  pb::AttemptPlaced& placed = *r.mutable_placed();
+  placed.set_epoch(ctx.state.durable.jobs.at(name).epoch + 1);
+  placed.set_lead(places.front().node());
+  for (const pb::RankPlacement& rank : places) *placed.add_ranks() = rank;
+  record(ctx, name, std::move(r));
+  Volatile& vol = ctx.state.vol;
+  AttemptLive live;
+  live.started_ms = ctx.now();
+  vol.live[name] = std::move(live);
+  vol.retry_at_ms.erase(name);
+  vol.waiting_since_ms.erase(name);
+}
+
+// Jobs that want a place now, in order.
+std::vector<const Job*> queue(const State& state, int64_t now_ms) {
+  std::vector<const Job*> jobs;
+  for (const std::string& name : state.durable.active) {
+    const Job& job = state.durable.jobs.at(name);
+    if (job.attempt_live || job.stop) continue;
+    const auto retry = state.vol.retry_at_ms.find(name);
+    if (retry != state.vol.retry_at_ms.end() && now_ms < retry->second) continue;
+    jobs.push_back(&job);
+  }
+  std::sort(jobs.begin(), jobs.end(), [](const Job* a, const Job* b) {
+    return a->priority != b->priority ? a->priority > b->priority : a->order < b->order;
+  });
+  return jobs;
+}
+
+}  // namespace
+
+void schedule(Context& ctx) {
+  std::vector<std::string> placed;
+  for (const Job* job : queue(ctx.state, ctx.now())) {
+    auto places = find_place(ctx, *job, ranks_asked(*job));
+    const int64_t since =
+        ctx.state.vol.waiting_since_ms.try_emplace(job->name, ctx.now()).first->second;
+    const bool too_small = slots_alive(ctx.state) < ranks_asked(*job);
+    if (places.empty() && too_small && ctx.now() - since >= ctx.config.shrink_after_ms)
+      places = find_smaller_place(ctx, *job);
+    if (!places.empty()) {
+      placed.push_back(job->name);
+      place(ctx, job->name, places);
+    } else if (!too_small && ctx.now() - since >= ctx.config.reserve_after_ms) {
+      break;
+    }
+  }
+  if (placed.empty()) return;
+  for (Command& command : reconcile(ctx.state, ctx.config, "")) {
+    const auto* send = std::get_if<Send>(&command);
+    const bool fresh = send != nullptr && send->envelope.has_start_attempt() &&
+                       std::find(placed.begin(), placed.end(),
+                                 send->envelope.start_attempt().job()) != placed.end();
+    if (fresh) ctx.out.commands.push_back(std::move(command));
+  }
+}
+
+std::string waiting_reason(const State& state, const Config& config, const Job& job,
+                           int64_t now_ms) {
+  const auto retry = state.vol.retry_at_ms.find(job.name);
+  if (retry != state.vol.retry_at_ms.end() && now_ms < retry->second) return "Backoff";
+  if (slots_alive(state) < ranks_asked(job)) return "WaitingForCapacity";
+  for (const Job* other : queue(state, now_ms)) {
+    if (other->name == job.name) break;
+    const auto since = state.vol.waiting_since_ms.find(other->name);
+    if (since != state.vol.waiting_since_ms.end() &&
+        now_ms - since->second >= config.reserve_after_ms)
+      return "HigherPriority";
+  }
+  return "WaitingForSlots";
+}
+
+}  // namespace swax::coord
