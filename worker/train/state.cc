@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "jobs/state_digest.h"
+
 namespace swax {
 
 const char* state_kind_name(int kind) {
@@ -64,17 +66,11 @@ void StateTable::digest(std::array<const float*, kStateKinds> flats,
 }
 
 Hash128 StateTable::run_digest(std::span<const DigestSums> sums, int64_t step) const {
-  Hasher128 hasher;
+  StateDigest digest;
   const size_t count = shape_.tensors.size();
-  for (size_t id = 0; id < names_.size(); ++id) {
-    hasher.update(names_[id].c_str(), names_[id].size() + 1);
-    hasher.update("f32", 4);
-    for (const int64_t dim : shape_.tensors[id % count].shape) hasher.update(&dim, sizeof dim);
-    hasher.update(&sums[id].sum0, sizeof(uint64_t));
-    hasher.update(&sums[id].sum1, sizeof(uint64_t));
-  }
-  hasher.update(&step, sizeof step);
-  return hasher.digest();
+  for (size_t id = 0; id < names_.size(); ++id)
+    digest.add(names_[id], shape_.tensors[id % count].shape, sums[id].sum0, sums[id].sum1);
+  return digest.finish(step);
 }
 
 std::vector<pb::CheckpointTensor> StateTable::manifest_tensors(
