@@ -6,3 +6,8 @@ target_compile_definitions(swax_train_support PRIVATE SWAX_SOURCE_DIR="${CMAKE_S
 
 swax_test(train_same_bits_test SOURCES train_same_bits_test.cc DEPS swax_train_support
   LABELS unit sanitize TIMEOUT 900)
+swax_test(train_state_test SOURCES train_state_test.cc DEPS swax_train_support swax_test_support
+  LABELS unit sanitize)
+swax_test(train_update_test SOURCES train_update_test.cc
+  DEPS swax_train_support swax_test_support swax_reference
+  LABELS unit sanitize)

@@ -50,7 +50,9 @@ Status run_rank(const pb::JobSpec& spec, const TrainData& data, const GroupOptio
   BackendOptions backend_options;
   backend_options.compute_threads = static_cast<int>(spec.parallelism().compute_threads());
   backend_options.plain_gemm = options.plain_gemm;
-  SWAX_ASSIGN(const auto backend, open_backend(backend_options));
+  SWAX_ASSIGN(const auto inner, open_backend(backend_options));
+  const auto wrapper = options.wrap ? options.wrap(shard.rank(), *inner) : nullptr;
+  Backend& backend = wrapper ? *wrapper : *inner;
   const auto replica = make_local_collectives(1);
   TrainerOptions trainer_options;
   trainer_options.spec = spec;
@@ -63,7 +65,7 @@ Status run_rank(const pb::JobSpec& spec, const TrainData& data, const GroupOptio
   trainer_options.report_durable = options.report_durable;
   trainer_options.flip = options.flip;
   SWAX_ASSIGN(const auto trainer,
-              Trainer::create(*backend, shard, *replica[0], std::move(trainer_options)));
+              Trainer::create(backend, shard, *replica[0], std::move(trainer_options)));
   const int rank = shard.rank();
   if (options.created) options.created(rank, *trainer);
   if (options.stepped) {
@@ -150,6 +152,13 @@ GroupOptions stop_after(GroupOptions options, int64_t step) {
     if (report.step == step && rank == ranks - 1) trainer.request_stop();
   };
   return options;
+}
+
+std::vector<KeptEvent> RankRun::events_of(std::string_view kind) const {
+  std::vector<KeptEvent> some;
+  for (const KeptEvent& event : events)
+    if (event.kind == kind) some.push_back(event);
+  return some;
 }
 
 testing::AssertionResult GroupRun::agreed() const {

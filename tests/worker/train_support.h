@@ -8,8 +8,10 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -75,6 +77,8 @@ struct GroupOptions {
   GradientFlip flip;
   LocalFaults faults;
   std::function<void(const pb::RankDurable&)> report_durable;
+  // May put a wrapper of its own around the rank's backend.
+  std::function<std::unique_ptr<Backend>(int rank, Backend& inner)> wrap;
   // In the rank's thread: after create, after each step, after run.
   std::function<void(int rank, Trainer&)> created;
   std::function<void(int rank, Trainer&, const StepReport&)> stepped;
@@ -88,6 +92,7 @@ struct RankRun {
   std::vector<KeptStep> steps;
   std::vector<ValidationReport> validations;
   std::vector<KeptEvent> events;
+  std::vector<KeptEvent> events_of(std::string_view kind) const;
 };
 struct GroupRun {
   std::vector<RankRun> ranks;
