@@ -16,7 +16,9 @@
 namespace swax {
 namespace {
 
-constexpr int64_t kLookMs = 50;             // between looks for ranks that are not up yet
+constexpr int64_t kLookMs = 10;  // between looks for ranks that are not up yet
+constexpr int64_t kKillAgainMs = 100;
+constexpr int64_t kMissedMs = 5'000;        // mpirun starts all ranks within milliseconds
 constexpr int64_t kLaunchLimitMs = 60'000;  // until the first rank shows up
 constexpr int64_t kOrderlyMs = 10'000;      // all ranks leave together; this is for slow disks
 constexpr int64_t kFailureMs = 300;         // others may be about to write their own reason
@@ -112,8 +114,8 @@ void Gang::wait(int64_t limit_ms, int extra_fd) {
 void Gang::look_for_ranks() {
   const int64_t now_ms = clock_.monotonic_ms();
   next_look_ms_ = now_ms + kLookMs;
-  for (const ProcessStat& p : list_processes()) {
-    if (p.parent != mpirun_.id().pid || ranks_seen() >= plan_.ranks) continue;
+  for (const ProcessStat& p : child_processes(mpirun_.id().pid)) {
+    if (ranks_seen() >= plan_.ranks) break;
     const bool known = std::any_of(ranks_.begin(), ranks_.end(),
                                    [&p](const Rank& rank) { return rank.id == p.id; });
     if (known) continue;
@@ -164,6 +166,8 @@ void Gang::decide() {
   const int64_t now_ms = clock_.monotonic_ms();
   if (mpirun_.ended()) return finish();
   if (ranks_.empty() && now_ms - started_ms_ > kLaunchLimitMs) return finish();
+  const bool missed = !ranks_.empty() && ranks_seen() < plan_.ranks;
+  if (missed && now_ms - last_found_ms_ > kMissedMs) return finish();
   if (order_.empty()) return;
   const Rank& first = ranks_[order_.front()];
   int64_t grace_ms = kUnknownMs;
@@ -176,7 +180,7 @@ void Gang::decide() {
     kill_at_ms_ = first.ended_ms + grace_ms;
   if (now_ms >= *kill_at_ms_) {
     kill_ranks();
-    kill_at_ms_ = now_ms + kLookMs;
+    kill_at_ms_ = now_ms + kKillAgainMs;
   }
   if (!nobody_runs()) return;
   // An mpirun that saw disorder sleeps for its sigkill timeout though nobody is left to be killed.
@@ -230,6 +234,8 @@ GangEnd Gang::end_of_rank(const Rank& rank) const {
   const RankFailure* failure = own != failures.end() ? &*own
                                : failures.empty()    ? nullptr
                                                      : &failures.front();
+  // A rank that had ended when it was first seen no longer tells its number.
+  if (rank.number < 0 && failure != nullptr) end.first_rank = failure->rank;
   if (!rank.status) {
     end.kind = failure != nullptr ? GangEnd::Kind::kExit : GangEnd::Kind::kSignal;
     if (failure != nullptr) end.exit_code = kRankRetry;
@@ -285,10 +291,22 @@ GangEnd Gang::end_without_rank(int mpirun_status) const {
   return end;
 }
 
+// A rank ended before it was seen, and mpirun reaped it: nobody knows how, but for what it left.
+GangEnd Gang::end_of_launch() const {
+  GangEnd end;
+  end.reason = "only " + to_text(ranks_seen()) + " of " + to_text(plan_.ranks) + " ranks came up";
+  const std::vector<RankFailure> failures = read_failures(plan_.attempt_folder);
+  if (failures.empty()) return end;
+  end.first_rank = failures.front().rank;
+  end.reason = failures.front().reason;
+  return end;
+}
+
 void Gang::finish() {
   const bool mpirun_ended = mpirun_.ended();
   look_at_ranks();
   // Ranks that go on without mpirun, or that nobody saw.
+  const bool seen_to_end = !order_.empty();
   kill_ranks();
   const int status = mpirun_.end();
   look_at_ranks();
@@ -296,8 +314,8 @@ void Gang::finish() {
   const bool rank_tidy = rank != nullptr && rank->status && orderly(*rank->status);
   if (stopped_) {
     end_ = GangEnd{.kind = GangEnd::Kind::kStopped, .reason = *stopped_};
-  } else if (!mpirun_ended && ranks_.empty()) {
-    end_ = GangEnd{.kind = GangEnd::Kind::kLaunch, .reason = "no rank came up"};
+  } else if (!mpirun_ended && !seen_to_end) {
+    end_ = end_of_launch();
   } else if (rank == nullptr) {
     end_ = end_without_rank(status);
   } else if (rank_tidy && ranks_seen() < plan_.ranks) {

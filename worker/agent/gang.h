@@ -88,6 +88,7 @@ class Gang {
   const Rank* blamed() const;
   GangEnd end_of_rank(const Rank& rank) const;
   GangEnd end_without_rank(int mpirun_status) const;
+  GangEnd end_of_launch() const;
 
   GangPlan plan_;
   Child mpirun_;

@@ -88,6 +88,30 @@ std::vector<ProcessStat> list_processes() {
   return all;
 }
 
+std::vector<ProcessStat> child_processes(pid_t parent) {
+  std::vector<ProcessStat> children;
+  const std::string tasks = "/proc/" + to_text(parent) + "/task";
+  const Result<std::vector<std::string>> threads = list_dir(tasks);
+  if (!threads.ok()) return children;
+  for (const std::string& thread : *threads) {
+    const auto text = read_proc(parent, ("task/" + thread + "/children").c_str());
+    if (!text && path_exists(tasks + "/" + thread)) {
+      // A kernel without CONFIG_PROC_CHILDREN: look at everybody.
+      children = list_processes();
+      std::erase_if(children, [parent](const ProcessStat& p) { return p.parent != parent; });
+      return children;
+    }
+    const std::string pids = text.value_or("");
+    for (const std::string_view word : split(pids, ' ')) {
+      pid_t pid = 0;
+      if (!parse_number(word, &pid)) continue;
+      auto stat = read_process(pid);
+      if (stat && stat->parent == parent) children.push_back(std::move(*stat));
+    }
+  }
+  return children;
+}
+
 std::optional<std::string> process_environment(pid_t pid) { return read_proc(pid, "environ"); }
 
 std::optional<std::string_view> environment_value(std::string_view environment,

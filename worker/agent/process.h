@@ -33,6 +33,7 @@ struct ProcessStat {
 
 std::optional<ProcessStat> read_process(pid_t pid);  // nothing: no such process
 std::vector<ProcessStat> list_processes();
+std::vector<ProcessStat> child_processes(pid_t parent);  // zombies too
 
 // NAME=value strings, each with a NUL behind it, as they were when the program began. Empty when
 // the process is ending and has given its memory back; nothing when it is gone or we may not look.
