@@ -110,6 +110,8 @@ struct State {
   uint64_t next_report = 1;                         // durable
   std::map<uint64_t, pb::AttemptReport> outbox;     // durable; by index, until acknowledged
   uint64_t saved_through = 0, sent_through = 0;     // indexes in the outbox
+  uint64_t acknowledged = 0, forgotten = 0;         // the latter: dropped from disk through here
+  std::vector<uint64_t> dropped;                    // saved steps that were dropped, still on disk
   int64_t sent_ms = 0;
   std::set<uint64_t> outbox_steps;  // which of them are step reports
   uint64_t steps_dropped = 0;
