@@ -11,3 +11,6 @@ swax_test(train_state_test SOURCES train_state_test.cc DEPS swax_train_support s
 swax_test(train_update_test SOURCES train_update_test.cc
   DEPS swax_train_support swax_test_support swax_reference
   LABELS unit sanitize)
+swax_test(train_memory_test SOURCES train_memory_test.cc data_allocations.cc
+  DEPS swax_train_support
+  LABELS unit sanitize)

@@ -103,12 +103,17 @@ pb::JobSpec micro_spec(const TrainData& data, const Changes& changes) {
   return spec;
 }
 
+VectorSink::VectorSink() {
+  phases.reserve(1024);
+  steps.reserve(1024);
+  validations.reserve(1024);
+}
 void VectorSink::phase(std::string_view name) { phases.emplace_back(name); }
 void VectorSink::step(const StepReport& report) {
   KeptStep& kept = steps.emplace_back();
   kept.report = report;
   kept.report.digests = {};
-  kept.digests.assign(report.digests.begin(), report.digests.end());
+  if (keep_digests) kept.digests.assign(report.digests.begin(), report.digests.end());
   if (on_step) on_step(report);
 }
 void VectorSink::validation(const ValidationReport& report) { validations.push_back(report); }
@@ -134,6 +139,7 @@ GroupRun run_group(const pb::JobSpec& spec, const TrainData& data, const GroupOp
       const auto shard = std::move(handles[static_cast<size_t>(rank)]);
       RankRun& out = run.ranks[static_cast<size_t>(rank)];
       VectorSink sink;
+      sink.keep_digests = options.keep_digests;
       out.status = run_rank(spec, data, options, *shard, sink, &out);
       if (!out.status.ok()) shard->abort(out.status.message());
       out.phases = sink.phases;

@@ -52,12 +52,14 @@ struct KeptEvent {
 };
 class VectorSink final : public ReportSink {
  public:
+  VectorSink();  // makes room for hundreds of steps: keeping one allocates nothing
   void phase(std::string_view name) override;
   void step(const StepReport& report) override;
   void validation(const ValidationReport& report) override;
   void event(std::string_view kind, int64_t step, std::string_view text) override;
   // Called inside step(), after the report was kept.
   std::function<void(const StepReport&)> on_step;
+  bool keep_digests = true;
   std::vector<std::string> phases;
   std::vector<KeptStep> steps;
   std::vector<ValidationReport> validations;
@@ -74,6 +76,7 @@ struct GroupOptions {
   uint64_t epoch = 1;
   std::string fingerprint = "test";
   bool plain_gemm = false;
+  bool keep_digests = true;
   GradientFlip flip;
   LocalFaults faults;
   std::function<void(const pb::RankDurable&)> report_durable;

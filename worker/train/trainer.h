@@ -74,6 +74,12 @@ class Trainer {
   Result<std::string> digest();
 
  private:
+  // What one validation window contributes.
+  struct WindowScore {
+    double loss = 0.0;
+    int64_t targets = 0;
+    int64_t text_bytes = 0;
+  };
   Trainer(Backend& backend, TrainerOptions options)
       : backend_(backend), options_(std::move(options)) {}
   Status allocate(Collectives& shard, Collectives& replica);
@@ -120,6 +126,7 @@ class Trainer {
   std::vector<int64_t> my_counts_, gathered_counts_;
   std::vector<DigestSums> digest_sums_, gathered_digests_;
   SlotBatch validation_batch_;
+  std::vector<WindowScore> round_;  // of all ranks
 
   int64_t total_steps_ = 0;
   int64_t step_ = 0;  // steps done

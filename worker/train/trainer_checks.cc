@@ -8,17 +8,6 @@
 #include "worker/train/trainer.h"
 
 namespace swax {
-namespace {
-
-// What one validation window contributes.
-struct WindowScore {
-  double loss = 0.0;
-  int64_t targets = 0;
-  int64_t text_bytes = 0;
-};
-
-}  // namespace
-
 // Sums over all ranks into digest_sums_: on the device per piece, then modulo 2^64 over ranks.
 Status Trainer::digest_sums() {
   const Tensor flats[kStateKinds] = {fsdp_->master(), fsdp_->adam_m(), fsdp_->adam_v()};
@@ -65,7 +54,6 @@ Status Trainer::validate_state(bool final) {
   const int64_t count = final || wanted == 0 ? all : std::min(all, wanted);
   const int ranks = slots_.ranks;
   WindowScore total;
-  std::vector<WindowScore> round(static_cast<size_t>(ranks));
   StepCtx ctx = step_ctx(options_.spec.window().long_());
   const Tensor loss = flat_part(losses_.tensor, 0, 1);
   const Tensor host_loss = flat_part(host_losses_.tensor, 0, 1);
@@ -88,11 +76,11 @@ Status Trainer::validate_state(bool final) {
       SWAX_TRY(fsdp_->idle_eval_slot());
     }
     SWAX_TRY(rank_->shard.all_gather_host(std::as_bytes(std::span(&score, 1)),
-                                          std::as_writable_bytes(std::span(round))));
+                                          std::as_writable_bytes(std::span(round_))));
     for (int rank = 0; rank < ranks && first + rank < count; ++rank) {
-      total.loss += round[rank].loss;
-      total.targets += round[rank].targets;
-      total.text_bytes += round[rank].text_bytes;
+      total.loss += round_[rank].loss;
+      total.targets += round_[rank].targets;
+      total.text_bytes += round_[rank].text_bytes;
     }
   }
   ValidationReport report;

@@ -97,7 +97,9 @@ Status Trainer::allocate_inputs() {
   gathered_counts_.resize(ranks * micro);
   digest_sums_.resize(state_tensors);
   gathered_digests_.resize(ranks * state_tensors);
-  return ok();
+  round_.resize(ranks);
+  // Readers and buffers of the held-out set are made now, not in the middle of the run.
+  return source_->validation_windows() > 0 ? source_->validation(0, &validation_batch_) : ok();
 }
 
 // Planned = allocated, category by category: a difference is a bug of the plan.
