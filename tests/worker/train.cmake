@@ -14,3 +14,7 @@ swax_test(train_update_test SOURCES train_update_test.cc
 swax_test(train_memory_test SOURCES train_memory_test.cc data_allocations.cc
   DEPS swax_train_support
   LABELS unit sanitize)
+swax_test(train_resume_test SOURCES train_resume_test.cc DEPS swax_train_support
+  LABELS unit sanitize)
+swax_test(train_reporter_test SOURCES train_reporter_test.cc DEPS swax_train_support
+  LABELS unit sanitize)
