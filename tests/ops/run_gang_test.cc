@@ -106,8 +106,8 @@ TEST_F(GangTest, TakesTheReasonThatARankLeft) {
   EXPECT_EQ(end.reason, "shard 3 is damaged");
 }
 
-TEST_F(GangTest, KnowsARankThatEndsAtOnce) {
-  start("[ $R = 0 ] && exit 9; " + std::string(kWaitForEver));
+TEST_F(GangTest, KnowsAnExitCodeOfItsOwn) {
+  start("[ $R = 0 ] && { sleep 0.3; exit 9; }; " + std::string(kWaitForEver));
   const GangEnd end = finish();
   EXPECT_EQ(end.kind, GangEnd::Kind::kExit) << end.reason;
   EXPECT_EQ(end.exit_code, 9);
@@ -123,11 +123,16 @@ TEST_F(GangTest, DoesNotWaitForARankThatNeverWasSeen) {
   EXPECT_EQ(end.reason, "too early");
 }
 
-TEST_F(GangTest, EndsWhenEveryRankFailsAtOnce) {
-  start("exit 75", 3);
+TEST_F(GangTest, EndsWhenEveryRankFails) {
+  start("sleep 0.3; exit 75", 3);
   const GangEnd end = finish();
   EXPECT_EQ(end.kind, GangEnd::Kind::kExit) << end.reason;
   EXPECT_EQ(end.exit_code, 75);
+}
+
+TEST_F(GangTest, EndsWhenNobodyWasSeen) {
+  start("echo 'none of us' > $D/failure-rank-$R; exit 75", 3);
+  EXPECT_EQ(finish().reason, "none of us");
 }
 
 TEST_F(GangTest, SaysThatAllAreNotFinite) {

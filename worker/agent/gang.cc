@@ -16,7 +16,8 @@
 namespace swax {
 namespace {
 
-constexpr int64_t kLookMs = 10;  // between looks for ranks that are not up yet
+constexpr int64_t kLookMs = 10;   // between looks for ranks that are not up yet
+constexpr int64_t kReadMs = 500;  // between looks at mpirun's output
 constexpr int64_t kKillAgainMs = 100;
 constexpr int64_t kMissedMs = 5'000;        // mpirun starts all ranks within milliseconds
 constexpr int64_t kLaunchLimitMs = 60'000;  // until the first rank shows up
@@ -166,8 +167,11 @@ void Gang::decide() {
   const int64_t now_ms = clock_.monotonic_ms();
   if (mpirun_.ended()) return finish();
   if (ranks_.empty() && now_ms - started_ms_ > kLaunchLimitMs) return finish();
-  const bool missed = !ranks_.empty() && ranks_seen() < plan_.ranks;
-  if (missed && now_ms - last_found_ms_ > kMissedMs) return finish();
+  if (ranks_seen() < plan_.ranks && now_ms >= next_read_ms_) {
+    next_read_ms_ = now_ms + kReadMs;
+    const bool missed = !ranks_.empty() && now_ms - last_found_ms_ > kMissedMs;
+    if (missed || mpirun_gave_up()) return finish();
+  }
   if (order_.empty()) return;
   const Rank& first = ranks_[order_.front()];
   int64_t grace_ms = kUnknownMs;
@@ -289,6 +293,13 @@ GangEnd Gang::end_without_rank(int mpirun_status) const {
     end.reason = failures.front().reason;
   }
   return end;
+}
+
+// Its last words, long before its end. Only asked while ranks are missing: they ended unseen.
+bool Gang::mpirun_gave_up() const {
+  const auto output = read_file(plan_.launch.output_path, kOutputBytesMax);
+  return output.ok() && (output->find("the job has been aborted") != std::string::npos ||
+                         parse_mpirun_output(*output).has_value());
 }
 
 // A rank ended before it was seen, and mpirun reaped it: nobody knows how, but for what it left.

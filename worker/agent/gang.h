@@ -89,6 +89,7 @@ class Gang {
   GangEnd end_of_rank(const Rank& rank) const;
   GangEnd end_without_rank(int mpirun_status) const;
   GangEnd end_of_launch() const;
+  bool mpirun_gave_up() const;
 
   GangPlan plan_;
   Child mpirun_;
@@ -98,6 +99,7 @@ class Gang {
   int64_t started_ms_ = 0;
   int64_t last_found_ms_ = 0;
   int64_t next_look_ms_ = 0;
+  int64_t next_read_ms_ = 0;
   std::optional<int64_t> kill_at_ms_;   // the ranks that are left
   std::optional<int64_t> reap_at_ms_;   // mpirun, once no rank runs
   std::optional<std::string> stopped_;  // kill() and why
