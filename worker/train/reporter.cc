@@ -45,12 +45,13 @@ struct RecordReporter::Impl {
     for (;;) {
       changed.wait(lock, [this] { return !steps.empty() || validation.waiting || stopping; });
       pb::RankReport report;
-      if (steps.pop(&item)) {
-        *report.mutable_step() =
-            step_record(item.report, item.digests, state_names, epoch, world_size, item.wall_ms);
-      } else if (validation.waiting) {
+      // A validation is queued when no step waits: those in the queue came after it.
+      if (validation.waiting) {
         *report.mutable_validation() = validation_record(validation.report, epoch);
         validation.waiting = false;
+      } else if (steps.pop(&item)) {
+        *report.mutable_step() =
+            step_record(item.report, item.digests, state_names, epoch, world_size, item.wall_ms);
       } else {
         return;
       }
