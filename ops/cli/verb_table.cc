@@ -266,6 +266,7 @@ std::vector<VerbSpec> verb_table() {
   add_spec_verbs(&verbs);
   add_run_verbs(&verbs);
   add_data_verbs(&verbs);
+  verbs.push_back(coordinator_verb());
   verbs.push_back({.name = "version",
                    .summary = "Shows version and build.",
                    .details = "",

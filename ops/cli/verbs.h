@@ -19,5 +19,6 @@ int verb_data_verify(const Args& args);
 int verb_data_list(const Args& args);
 int verb_data_describe(const Args& args);
 int verb_data_baseline(const Args& args);
+VerbSpec coordinator_verb();
 
 }  // namespace swax
