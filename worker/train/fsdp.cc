@@ -158,20 +158,7 @@ Status Fsdp::gradient_ready(int unit) {
   return ok();
 }
 
-// Exchanges as Model::train_slot has them: the backward pass of unit 0 reads no weights.
-Status Fsdp::idle_train_slot() {
-  const int head = shape_.units() - 1;
-  for (int unit = 0; unit < head; ++unit) {
-    SWAX_TRY(acquire(unit, unit + 1));
-    SWAX_TRY(release(unit));
-  }
-  for (int unit = head; unit >= 1; --unit) {
-    SWAX_TRY(acquire(unit, unit > 1 ? unit - 1 : -1));
-    SWAX_TRY(release(unit));
-    SWAX_TRY(gradient_ready(unit));
-  }
-  return gradient_ready(0);
-}
+Status Fsdp::idle_train_slot() { return walk_train_slot(shape_.units(), *this); }
 
 Status Fsdp::idle_eval_slot() { return walk_eval_slot(shape_.units(), *this); }
 
