@@ -1,0 +1,282 @@
+"""What the end-to-end tests share: runs of the real programs, processes found by their environment,
+record logs read without swax's own code."""
+import json
+import os
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+SPEC = os.path.join(SOURCE, "jobs", "micro.toml")
+FULL = os.environ.get("SWAX_TEST_FULL") == "1"
+SKIPPED = 77
+# Small and quick, with every part that a larger run has: 12 checkpoints, retention, validation.
+SETTINGS = ["training.steps=36", "training.seq_len=128", "training.global_batch_size=4",
+            "checkpoint.interval=3", "checkpoint.keep_latest_k=2", "validation.freq=12",
+            "validation.sequences=4", "lr_scheduler.warmup_steps=5"]
+STEPS = 36
+
+
+class Failure(Exception):
+    pass
+
+
+def check(condition, message):
+    if not condition:
+        raise Failure(message)
+
+
+def say(text):
+    print(text, flush=True)
+
+
+def wait_until(condition, seconds, what):
+    end = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        check(time.monotonic() < end, f"not within {seconds} s: {what}")
+        time.sleep(0.02)
+
+
+def settings(extra=()):
+    words = []
+    for setting in [*SETTINGS, *extra]:
+        words += ["--set", setting]
+    return words
+
+
+class Run:
+    """One typing of `swax run`. `state` is the state folder."""
+
+    def __init__(self, bin_folder, state, ranks=2, extra=(), env=None, words=()):
+        self.state = state
+        environment = dict(os.environ)
+        environment.pop("SWAX_FAILPOINTS", None)
+        environment.update(env or {})
+        self.errors_path = state + ".stderr"
+        with open(self.errors_path, "ab") as errors:
+            self.process = subprocess.Popen(
+                [os.path.join(bin_folder, "swax"), "run", SPEC, "--ranks", str(ranks), "--state",
+                 state, "-o", "json", *settings(extra), *words],
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, env=environment,
+                start_new_session=True)
+
+    def finish(self, seconds=120):
+        try:
+            out, _ = self.process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.communicate()
+            raise Failure(f"`swax run` did not end within {seconds} s\n{self.errors()}") from None
+        self.code = self.process.returncode
+        lines = out.decode().splitlines()
+        self.result = json.loads(lines[-1]) if lines else None
+        return self.code
+
+    def errors(self):
+        with open(self.errors_path, errors="replace") as file:
+            return file.read()
+
+
+def run_to_end(bin_folder, state, **options):
+    run = Run(bin_folder, state, **options)
+    code = run.finish()
+    check(code == 0, f"exit code {code}, must be 0\n{run.errors()}")
+    return run.result
+
+
+def read(path):
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def processes_of(state):
+    """pid -> (name, environment) of every running process that carries the state folder."""
+    mark = ("SWAX_STATE=" + os.path.realpath(state)).encode()
+    found = {}
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        environment = read(f"/proc/{entry}/environ").split(b"\0")
+        if mark in environment:
+            name = read(f"/proc/{entry}/comm").decode(errors="replace").strip()
+            found[int(entry)] = (name, environment)
+    return found
+
+
+def rank_pids(state):
+    """rank -> pid"""
+    pids = {}
+    for pid, (_, environment) in processes_of(state).items():
+        for variable in environment:
+            if variable.startswith(b"OMPI_COMM_WORLD_RANK="):
+                pids[int(variable.split(b"=")[1])] = pid
+    return pids
+
+
+def mpirun_pid(state):
+    for pid, (name, _) in processes_of(state).items():
+        if name == "mpirun":
+            return pid
+    return None
+
+
+def kill(pid, how=signal.SIGKILL):
+    try:
+        os.kill(pid, how)
+    except ProcessLookupError:
+        pass
+
+
+# ---- record logs: u32 length, u64 hash, Protobuf RankReport -----------------------------------------
+
+def fields(message):
+    """Field number -> last value of a Protobuf message: int for numbers, bytes for the rest."""
+    values, at = {}, 0
+
+    def varint():
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = message[at]
+            at += 1
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+
+    while at < len(message):
+        key = varint()
+        number, kind = key >> 3, key & 7
+        if kind == 0:
+            values[number] = varint()
+        elif kind == 1:
+            values[number] = struct.unpack_from("<Q", message, at)[0]
+            at += 8
+        elif kind == 2:
+            length = varint()
+            values[number] = message[at:at + length]
+            at += length
+        elif kind == 5:
+            values[number] = struct.unpack_from("<I", message, at)[0]
+            at += 4
+        else:
+            raise Failure(f"Protobuf wire type {kind}")
+    return values
+
+
+def reports(state, epoch):
+    """The whole reports of an attempt, in order, as field maps of RankReport."""
+    data, at, out = read(os.path.join(state, "records", f"a{epoch}.log")), 0, []
+    while at + 12 <= len(data):
+        length = struct.unpack_from("<I", data, at)[0]
+        if at + 12 + length > len(data):
+            break
+        out.append(fields(data[at + 12:at + 12 + length]))
+        at += 12 + length
+    return out
+
+
+def epochs(state):
+    folder = os.path.join(state, "records")
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    return sorted(int(name[1:-4]) for name in names)
+
+
+def newest_step(state):
+    for epoch in reversed(epochs(state)):
+        steps = [fields(r[2]).get(1, 0) for r in reports(state, epoch) if 2 in r]
+        if steps:
+            return max(steps)
+    return 0
+
+
+def start_steps(state):
+    """epoch -> steps that were done in the state it loaded (HelloReport.start_step)."""
+    return {epoch: fields(r[1]).get(6, 0) for epoch in epochs(state)
+            for r in reports(state, epoch) if 1 in r}
+
+
+def check_equal_bits(state):
+    """Steps that several attempts made have equal loss and norm bits. How many were made again."""
+    known, again = {}, 0
+    for epoch in epochs(state):
+        for report in reports(state, epoch):
+            if 2 not in report:
+                continue
+            step = fields(report[2])
+            bits = (step.get(4, 0), step.get(5, 0))
+            if step[1] in known:
+                again += 1
+                check(known[step[1]][1] == bits,
+                      f"step {step[1]} of attempts {known[step[1]][0]} and {epoch} differs")
+            known.setdefault(step[1], (epoch, bits))
+    check(set(known) == set(range(1, STEPS + 1)), f"recorded steps: {sorted(known)}")
+    return again
+
+
+# ---- checkpoints and leftovers ---------------------------------------------------------------------
+
+def checkpoint_folder(state):
+    return os.path.join(state, "store", "jobs", "micro", "ckpt")
+
+
+def committed(state):
+    """Steps of committed checkpoints that are not marked bad, newest last."""
+    folder, steps = checkpoint_folder(state), []
+    for name in os.listdir(folder) if os.path.isdir(folder) else []:
+        inside = os.path.join(folder, name)
+        if name.startswith("step-") and os.path.exists(os.path.join(inside, "COMMITTED")) \
+                and not os.path.exists(os.path.join(inside, "BAD")):
+            steps.append(int(name[5:].split(".")[0]))
+    return sorted(steps)
+
+
+def newest_checkpoint(state):
+    folder = checkpoint_folder(state)
+    names = [n for n in os.listdir(folder) if n.startswith("step-")
+             and os.path.exists(os.path.join(folder, n, "COMMITTED"))]
+    return os.path.join(folder, max(names))
+
+
+def shared_leftovers():
+    names = [f"/dev/shm/{n}" for n in os.listdir("/dev/shm")]
+    names += [f"/tmp/{n}" for n in os.listdir("/tmp") if n.startswith(("swax-0-", "ompi."))]
+    return {n for n in names if "vader" in n or "open_mpi" in n or n.startswith("/tmp/")}
+
+
+def check_nothing_left(state, before):
+    wait_until(lambda: not processes_of(state), 5, f"processes are left: {processes_of(state)}")
+    left = os.listdir(os.path.join(state, "attempts"))
+    check(not left, f"attempt folders are left: {left}")
+    check(shared_leftovers() <= before, f"left behind: {shared_leftovers() - before}")
+
+
+def main(body):
+    """body(bin_folder, scratch_folder); prints what failed and keeps the folder then."""
+    if len(sys.argv) != 2:
+        sys.exit("usage: TEST BIN_FOLDER")
+    if shutil.which("mpirun") is None:
+        say("skipped: no mpirun")
+        sys.exit(SKIPPED)
+    scratch = tempfile.mkdtemp(prefix="swax-e2e-")
+    started = time.monotonic()
+    try:
+        body(sys.argv[1], scratch)
+    except Failure as failure:
+        say(f"FAILED: {failure}")
+        say(f"state folders are kept in {scratch}")
+        sys.exit(1)
+    finally:
+        say(f"{time.monotonic() - started:.1f} s")
+    if os.environ.get("SWAX_TEST_KEEP") != "1":
+        shutil.rmtree(scratch)
