@@ -14,6 +14,12 @@ constexpr int kNotFound = 3, kInternal = 1;
 constexpr uint32_t kRowsMax = 1000;
 constexpr size_t kReplyBytesMax = 200 * kKiB;  // leaves room for the envelope in a frame
 
+void cut_text(std::string* text, size_t bytes_max) {
+  if (text->size() <= bytes_max) return;
+  text->resize(bytes_max);
+  while (!text->empty() && !valid_utf8(*text)) text->pop_back();
+}
+
 pb::Reply refusal(int code, std::string error) {
   pb::Reply reply;
   reply.set_code(code);
@@ -49,6 +55,7 @@ pb::Reply answer_events(const QueryContext& context, const pb::EventsRequest& re
   const Status status = context.journal.visit_records(
       request.job(), request.from(), [&](const pb::JobRecord& record) {
         pb::EventRecord event = history_event(record);
+        cut_text(event.mutable_text(), 16 * kKiB);  // so that every row fits
         if (!filler.take(event.ByteSizeLong())) return false;
         *reply.add_events() = std::move(event);
         return true;
@@ -107,12 +114,6 @@ template <typename Rows>
 void cut(size_t* bytes, Rows* list) {
   for (; list->size() > 0 && *bytes > kReplyBytesMax; list->RemoveLast())
     *bytes -= std::min(*bytes, list->rbegin()->ByteSizeLong());
-}
-
-void cut_text(std::string* text, size_t bytes_max) {
-  if (text->size() <= bytes_max) return;
-  text->resize(bytes_max);
-  while (!text->empty() && !valid_utf8(*text)) text->pop_back();
 }
 
 }  // namespace

@@ -344,9 +344,9 @@ TEST(ClientChannel, ReconnectsToAServerThatCameBack) {
   EXPECT_EQ(got[0].envelope.node(), "again");
 }
 
-// SWAX_LONG_TESTS=1 runs the long form.
+// SWAX_TEST_FULL=1 runs the long form.
 TEST(Channel, StartsAndStopsAgainAndAgain) {
-  const int cycles = ::getenv("SWAX_LONG_TESTS") != nullptr ? 1000 : 100;
+  const int cycles = ::getenv("SWAX_TEST_FULL") != nullptr ? 1000 : 100;
   for (int i = 0; i < cycles; ++i) {
     const int64_t begin = now_ms();
     {
