@@ -1,0 +1,185 @@
+"""Goal: what happens when `swax run` is typed, interrupted and typed again is what its help says.
+Method: each case is a run of its own or goes on with a copy of one that was stopped half-way; exit
+code, last object, events and digest are compared."""
+import os
+import shutil
+import signal
+import subprocess
+
+import swax_e2e as e2e
+from swax_e2e import check, say
+
+
+def half_way(bin_folder, state, **options):
+    run = e2e.Run(bin_folder, state, **options)
+    e2e.wait_until(lambda: e2e.newest_step(state) >= e2e.STEPS // 2 or run.process.poll() is not None,
+                   60, "half of the steps")
+    return run
+
+
+def expect(run, code):
+    got = run.finish()
+    check(got == code, f"exit code {got}, must be {code}\n{run.errors()}")
+    return run.result
+
+
+def finished(case):
+    first = expect(e2e.Run(case.bin, case.path("finished")), 0)
+    again = expect(e2e.Run(case.bin, case.path("finished")), 0)
+    check(first == again, f"{first} and then {again}")
+    check(first["restarts"] == 0 and first["checkpoint"]["step"] == e2e.STEPS, str(first))
+    check(set(first) >= {"schema_version", "job", "name", "state", "reason", "step", "total_steps",
+                         "loss", "validation_bpb", "tokens_per_s", "digest", "attempt", "restarts",
+                         "checkpoint", "state_dir"}, str(first))
+    text = subprocess.run([os.path.join(case.bin, "swax"), "run", e2e.SPEC, "--ranks", "2", "--state",
+                           case.path("finished"), *e2e.settings()], capture_output=True, check=True)
+    for word in (first["digest"], "SUCCEEDED", "bits per byte", e2e.checkpoint_folder(first["state_dir"])):
+        check(word.encode() in text.stdout, f"{word} is not in\n{text.stdout.decode()}")
+
+
+def stopped(case):
+    """SIGTERM: a checkpoint of the step that was reached, exit code 143."""
+    run = half_way(case.bin, case.origin)
+    run.process.send_signal(signal.SIGTERM)
+    result = expect(run, 143)
+    check(result["state"] == "STOPPED" and result["digest"] is None, str(result))
+    check(result["checkpoint"]["step"] == result["step"], f"no checkpoint at the stop: {result}")
+    e2e.check_nothing_left(case.origin, case.before)
+
+
+def other_ranks(case):
+    """A free field changes: an event, and the same bits."""
+    state = case.copy("ranks")
+    run = e2e.Run(case.bin, state, ranks=3, extra=["checkpoint.interval=5"])
+    result = expect(run, 0)
+    check(result["digest"] == case.digest, f"{result['digest']}, must be {case.digest}")
+    check("spec changed" in run.errors() and "parallelism.ranks: 2 -> 3" in run.errors(), run.errors())
+    check(result["restarts"] == 1, str(result))
+
+
+def other_spec(case):
+    state = case.copy("lr")
+    run = e2e.Run(case.bin, state, extra=["optimizer.lr=0.001"])
+    run.finish()
+    check(run.code == 4, f"exit code {run.code}, must be 4")
+    check("optimizer.lr" in run.errors() and "0.001" in run.errors(), run.errors())
+    check(expect(e2e.Run(case.bin, state), 0)["digest"] == case.digest, "the run was changed")
+
+
+def second_run(case):
+    state = case.copy("second")
+    first = e2e.Run(case.bin, state)
+    e2e.wait_until(lambda: e2e.rank_pids(state) or first.process.poll() is not None, 60, "ranks")
+    second = e2e.Run(case.bin, state)
+    second.finish()
+    check(second.code == 4, f"exit code {second.code}, must be 4")
+    check("another `swax run` works in" in second.errors(), second.errors())
+    check(expect(first, 0)["digest"] == case.digest, "the second one disturbed the first")
+
+
+def two_signals(case):
+    state = case.path("signals")
+    run = half_way(case.bin, state)
+    # Ranks that cannot answer: only the second signal ends them.
+    for pid in e2e.rank_pids(state).values():
+        e2e.kill(pid, signal.SIGSTOP)
+    run.process.send_signal(signal.SIGINT)
+    e2e.wait_until(lambda: "SIGINT" in run.errors(), 5, "the first signal is heard")
+    check(run.process.poll() is None, "it did not wait for the checkpoint")
+    run.process.send_signal(signal.SIGINT)
+    expect(run, 130)
+    e2e.check_nothing_left(state, case.before)
+    check(expect(e2e.Run(case.bin, state), 0)["digest"] == case.digest, "other digest")
+
+
+def hang(case):
+    state = case.path("hang")
+    run = half_way(case.bin, state, env={"SWAX_TEST_HANG_MS": "1500"})
+    e2e.kill(e2e.rank_pids(state)[1], signal.SIGSTOP)
+    result = expect(run, 0)
+    check(result["digest"] == case.digest and result["attempt"] == 2, str(result))
+    check("no report for" in run.errors(), run.errors())
+
+
+def damaged_records(case):
+    """A record log that cannot be read never stops a run."""
+    state = case.copy("records")
+    path = os.path.join(state, "records", "a1.log")
+    with open(path, "r+b") as file:
+        file.seek(os.path.getsize(path) // 2)
+        file.write(b"\xff\xff\xff\xff\xff\xff\xff\xff")
+    run = e2e.Run(case.bin, state)
+    check(expect(run, 0)["digest"] == case.digest, "other digest")
+    check("a1.log" in run.errors(), run.errors())
+
+
+def other_bits(case):
+    """A gradient bit flips when a step is made again: DIVERGED names both attempts."""
+    state = case.path("bits")
+    run = half_way(case.bin, state, extra=["checkpoint.interval=30"])
+    e2e.kill(run.process.pid)
+    run.finish()
+    flip = {"SWAX_TEST_FLIP_GRADIENT": "3:layers.0.attn.wq:5:30"}
+    run = e2e.Run(case.bin, state, extra=["checkpoint.interval=30"], env=flip)
+    result = expect(run, 0)
+    lines = [line for line in run.errors().splitlines() if line.startswith("diverged")]
+    check(lines and "attempts 1 and 2 disagree" in lines[0], run.errors())
+    check(lines[0].startswith("diverged step 3"), lines[0])
+    check(result["digest"] != case.digest, "a flipped gradient left no trace")
+
+
+def wrong_spec(case):
+    state = case.path("wrong")
+    for extra, word in ((["training.steps=0"], "training.steps"), (["model.nothing=1"], "nothing")):
+        run = e2e.Run(case.bin, state, extra=extra)
+        run.finish()
+        check(run.code == 2 and word in run.errors(), f"{run.code}\n{run.errors()}")
+    run = e2e.Run(case.bin, state, ranks=9)
+    run.finish()
+    check(run.code == 2, f"9 ranks are not allowed: exit code {run.code}")
+    run = e2e.Run(case.bin, state, extra=["training.seq_len=1048576", "model.dim=65536",
+                                          "training.steps=1"])
+    run.finish()
+    check(run.code == 2 and "are available" in run.errors(), f"{run.code}\n{run.errors()}")
+    check(not os.path.exists(state), "a spec that is wrong left a folder")
+
+
+def nameless_host(case):
+    """Nothing resolves the own host name."""
+    if os.geteuid() != 0:
+        return "skipped: not root"
+    state = case.path("host")
+    done = subprocess.run(["unshare", "-u", "sh", "-c", 'hostname nowhere.invalid; exec "$@"', "sh",
+                           os.path.join(case.bin, "swax"), "run", e2e.SPEC, "--ranks", "2", "--state",
+                           state, *e2e.settings()], capture_output=True)
+    if b"unshare" in done.stderr:
+        return "skipped: no unshare"
+    check(done.returncode == 0 and case.digest.encode() in done.stdout, done.stderr.decode())
+    return "done"
+
+
+class Case:
+    def __init__(self, bin_folder, scratch):
+        self.bin, self.scratch = bin_folder, scratch
+        self.origin = self.path("origin")
+        self.before = e2e.shared_leftovers()
+        self.digest = e2e.run_to_end(bin_folder, self.path("undisturbed"))["digest"]
+
+    def path(self, name):
+        return os.path.join(self.scratch, name)
+
+    def copy(self, name):
+        """A copy of the run that `stopped` left half-way."""
+        shutil.copytree(self.origin, self.path(name))
+        return self.path(name)
+
+
+def body(bin_folder, scratch):
+    case = Case(bin_folder, scratch)
+    for test in (finished, stopped, other_ranks, other_spec, second_run, two_signals, hang,
+                 damaged_records, other_bits, wrong_spec, nameless_host):
+        say(f"  {test.__name__}: {test(case) or 'passed'}")
+
+
+if __name__ == "__main__":
+    e2e.main(body)
