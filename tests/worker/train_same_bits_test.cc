@@ -40,7 +40,7 @@ Row ranks(int count, Changes changes = {}) {
   return row(std::to_string(count) + " ranks", {{count}}, std::move(changes));
 }
 
-int64_t steps_of_form() { return sanitized() ? 3 : full_form() ? 40 : 8; }
+int64_t steps_of_form() { return sanitized() ? 3 : full_form() ? 40 : 12; }
 
 const Changes kNarrow = {{"activation_checkpoint.mode", "light"},
                          {"parallelism.compute_threads", "2"},
