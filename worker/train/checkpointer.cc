@@ -66,10 +66,7 @@ void Checkpointer::background() {
     Status result;
     if (work == Work::kWrite) result = write();
     if (work == Work::kCommit) result = commit();
-    if (work == Work::kDiscard) {
-      const CheckpointName name{static_cast<uint64_t>(step_), options_.epoch};
-      result = remove_tree(join_path(options_.ckpt_root, name.folder()));
-    }
+    if (work == Work::kDiscard) result = discard();
     {
       std::lock_guard lock(mutex_);
       result_ = std::move(result);
@@ -77,6 +74,13 @@ void Checkpointer::background() {
     }
     changed_.notify_all();
   }
+}
+
+// What a failed save left. A folder with COMMITTED is never removed, whatever the commit said.
+Status Checkpointer::discard() {
+  const std::string folder = join_path(options_.ckpt_root, discard_.folder());
+  if (path_exists(join_path(folder, "COMMITTED"))) return ok();
+  return remove_tree(folder);
 }
 
 Status Checkpointer::begin(int64_t step, double loss) {
@@ -155,6 +159,7 @@ Status Checkpointer::settle(const StepFlags& agreed) {
   log_warn("train", "checkpoint failed",
            {{"step", step_}, {"reason", reason}, {"in_a_row", failures_}});
   if (sink_) sink_->event("checkpoint_failed", step_, reason);
+  discard_ = {static_cast<uint64_t>(step_), options_.epoch};
   if (rank_.shard.rank() == 0) post(Work::kDiscard);
   if (failures_ >= kSaveFailuresMax)
     return resource_exhausted(to_text(failures_) +
@@ -240,9 +245,14 @@ Status Checkpointer::commit() {
   manifest.set_run_digest(table_.run_digest(sums, step_).hex());
   SWAX_TRY(commit_checkpoint(options_.ckpt_root, manifest));
   if (sink_) sink_->event("checkpoint_committed", step_, manifest.run_digest());
-  SWAX_ASSIGN(const std::vector<CheckpointName> retired,
-              retire_checkpoints(options_.ckpt_root, options_.keep));
-  for (const CheckpointName& name : retired)
+  // The checkpoint stands from here on: trouble with older ones is said, it does not undo this one.
+  const auto retired = retire_checkpoints(options_.ckpt_root, options_.keep);
+  if (!retired.ok()) {
+    log_warn("train", "older checkpoints not removed", {{"reason", retired.status().message()}});
+    if (sink_) sink_->event("retention_failed", step_, retired.status().message());
+    return ok();
+  }
+  for (const CheckpointName& name : *retired)
     if (sink_) sink_->event("checkpoint_retired", static_cast<int64_t>(name.step), name.folder());
   return ok();
 }

@@ -81,6 +81,7 @@ class Checkpointer {
   void post(Work work);
   Status write();
   Status commit();
+  Status discard();
   Status try_load(const CheckpointName& name);
   Status read_pieces(CheckpointReader& reader);
   Status check_digests(const pb::CheckpointManifest& manifest);
@@ -99,6 +100,7 @@ class Checkpointer {
   int64_t step_ = -1;
   double loss_ = 0.0;
   int failures_ = 0;
+  CheckpointName discard_;  // folder of the last failed save
   std::vector<DigestSums> sums_;       // of this rank's part, made by the background thread
   std::vector<std::byte> mine_, all_;  // durable exchange
   pb::RankShard shard_;
