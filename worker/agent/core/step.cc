@@ -18,6 +18,20 @@ void on_tick(Context& ctx) {
   tick_leaving(ctx);
 }
 
+// What ranks and the coordinator said during a pause of this process waits unread: nobody was
+// silent.
+void grant_pause(Context& ctx) {
+  State& state = ctx.state;
+  const int64_t gap_ms = ctx.now() - state.last_event_ms;
+  state.last_event_ms = ctx.now();
+  if (gap_ms <= ctx.config.pause_ms) return;
+  state.heard_ms += gap_ms;
+  for (auto& [job, attempt] : state.attempts) {
+    attempt.since_ms += gap_ms;
+    for (auto& [rank, r] : attempt.ranks) r.heard_ms += gap_ms;
+  }
+}
+
 struct Dispatch {
   Context& ctx;
   void operator()(const Started&) const { on_started(ctx); }
@@ -39,6 +53,7 @@ struct Dispatch {
 std::vector<Command> step(State& state, const Config& config, const Event& event) {
   std::vector<Command> out;
   Context ctx{.state = state, .config = config, .event = event, .out = out};
+  grant_pause(ctx);
   std::visit(Dispatch{ctx}, event.body);
   if (ctx.flush) flush_reports(ctx);
   return out;

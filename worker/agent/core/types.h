@@ -27,6 +27,7 @@ struct Config {
   int64_t resend_ms = 2000;       // reports and proxy requests without an answer are sent again
   int64_t stop_grace_ms = 60000;  // STOP_CHECKPOINT -> kill
   int64_t kill_again_ms = 5000;   // Kill is repeated until Swept comes
+  int64_t pause_ms = 1000;        // a longer gap between events was a pause of this process
   int64_t leave_ms = 10000;       // a stopping agent waits this long for its last acknowledgement
   // Longest time without a report of a rank, by phase; `train` compares steps of equal window only:
   // limit = max(floor, factor * the slowest recent step of that window).
@@ -96,6 +97,7 @@ struct State {
   std::optional<bool> leaving;  // StopSignal came: with checkpoint or not
   int64_t leaving_ms = 0;
   int64_t heard_ms = 0;  // last word of the coordinator
+  int64_t last_event_ms = 0;
   int64_t beat_ms = 0;
   int64_t hello_ms = 0;           // newest HELLO
   int64_t hello_due_ms = 0;       // when unregistered: the next one
