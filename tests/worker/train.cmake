@@ -11,10 +11,10 @@ swax_test(train_state_test SOURCES train_state_test.cc DEPS swax_train_support s
 swax_test(train_update_test SOURCES train_update_test.cc
   DEPS swax_train_support swax_test_support swax_reference
   LABELS unit sanitize)
+# Not under sanitizers: they have an operator new of their own.
 swax_test(train_memory_test SOURCES train_memory_test.cc data_allocations.cc
-  DEPS swax_train_support
-  LABELS unit sanitize)
+  DEPS swax_train_support)
 swax_test(train_resume_test SOURCES train_resume_test.cc DEPS swax_train_support
-  LABELS unit sanitize)
+  LABELS unit sanitize TIMEOUT 600)
 swax_test(train_reporter_test SOURCES train_reporter_test.cc DEPS swax_train_support
   LABELS unit sanitize)
