@@ -1,7 +1,8 @@
-// Frame of a message: magic "SWX1", u16 version, u16 reserved (0), u32 payload bytes, u64 XXH3-64 of the payload (all little-endian), payload.
-// The payload is one binary Protobuf message. Decoding is total: any bytes give a message or a reason, never a crash. The same frame is
-// used over ZeroMQ (one frame = one ZeroMQ frame) and over the ranks' unix socket (frames back to back).
-// Threads: pure functions; FrameBuffer is single-threaded.
+// Frame of a message: magic "SWX1", u16 version, u16 reserved (0), u32 payload bytes, u64 XXH3-64
+// of the payload (all little-endian), payload. The payload is one binary Protobuf message. Decoding
+// is total: any bytes give a message or a reason, never a crash. The same frame is used over ZeroMQ
+// (one frame = one ZeroMQ frame) and over the ranks' unix socket (frames back to back). Threads:
+// pure functions; FrameBuffer is single-threaded.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +16,23 @@
 namespace swax {
 
 constexpr size_t kFrameHeaderBytes = 20;
-constexpr size_t kFramePayloadBytesMax = 256 * 1024 - kFrameHeaderBytes;  // a ZeroMQ frame is at most 256 KiB
+constexpr size_t kFramePayloadBytesMax =
+    256 * 1024 - kFrameHeaderBytes;  // a ZeroMQ frame is at most 256 KiB
 constexpr uint16_t kFrameVersion = 1;
 
 // Why a frame was refused; counted by reason and shown by `status`.
-enum class FrameProblem { kNone, kShort, kMagic, kVersion, kLength, kHash, kParse, kTooLarge, kCluster, kState };
+enum class FrameProblem {
+  kNone,
+  kShort,
+  kMagic,
+  kVersion,
+  kLength,
+  kHash,
+  kParse,
+  kTooLarge,
+  kCluster,
+  kState
+};
 const char* frame_problem_name(FrameProblem p);
 
 // kResourceExhausted when the message is larger than a frame may be.
@@ -32,7 +45,8 @@ FrameProblem decode_envelope(std::string_view frame, pb::Envelope* envelope);
 class FrameBuffer {
  public:
   void append(std::string_view bytes) { buffer_.append(bytes); }
-  // The next payload; nullopt when more bytes are needed. `problem` is set when the stream is broken.
+  // The next payload; nullopt when more bytes are needed. `problem` is set when the stream is
+  // broken.
   std::optional<std::string> next(FrameProblem* problem);
   size_t pending() const { return buffer_.size(); }
 

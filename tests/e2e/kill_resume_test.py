@@ -89,6 +89,9 @@ def one_round(rng, bin_folder, state, plan, digest):
         watch.look()
         if code >= 0:
             break
+        # Typed again at once, or after a look at what the kill itself leaves running.
+        if rng.random() < 0.5:
+            e2e.wait_until(lambda: not e2e.processes_of(state), 5, "ranks outlive `swax run`")
     check(code == 0, f"exit code {code}\n{run.errors()}")
     check(os.listdir(once), f"nobody passed {point}")
     check(run.result["digest"] == digest, f"digest {run.result['digest']}, must be {digest}")

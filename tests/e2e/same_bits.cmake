@@ -1,5 +1,5 @@
 # Digests of the real programs. Included by CMakeLists.txt.
 add_test(NAME same_bits_e2e
-  COMMAND ${SWAX_PYTHON3} -B ${CMAKE_CURRENT_LIST_DIR}/same_bits_test.py
+  COMMAND ${SWAX_PYTHON3} -B same_bits_test.py
     --bin $<TARGET_FILE_DIR:swax> --source ${CMAKE_SOURCE_DIR})
-set_tests_properties(same_bits_e2e PROPERTIES LABELS e2e TIMEOUT 900 RUN_SERIAL TRUE)
+set_tests_properties(same_bits_e2e PROPERTIES WORKING_DIRECTORY ${CMAKE_CURRENT_LIST_DIR} LABELS e2e TIMEOUT 900 RUN_SERIAL TRUE)

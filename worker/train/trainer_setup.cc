@@ -1,4 +1,5 @@
 // Trainer: what is allocated before the first step, and the checks that it is what was planned.
+#include <charconv>
 #include <cstring>
 
 #include "jobs/schedule.h"
@@ -125,19 +126,29 @@ Status Trainer::check_plan() const {
   return ok();
 }
 
+namespace {
+
+Result<int64_t> flip_number(std::string_view text, int64_t low, int64_t high, const char* what) {
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < low || value > high)
+    return invalid_argument(std::string("gradient flip: ") + what + " \"" + printable(text) +
+                            "\" must be in " + to_text(low) + ".." + to_text(high));
+  return value;
+}
+
+}  // namespace
+
 Result<GradientFlip> parse_gradient_flip(const std::string& text) {
-  GradientFlip flip;
   const std::vector<std::string_view> parts = split(text, ':');
   if (parts.size() != 4)
-    return invalid_argument("gradient flip \"" + printable(text) +
-                            "\": must be step:tensor:element:bit");
-  flip.step = std::atoll(std::string(parts[0]).c_str());
+    return invalid_argument("gradient flip \"" + printable(text) + "\": must be step:tensor:element:bit");
+  GradientFlip flip;
   flip.tensor = std::string(parts[1]);
-  flip.element = std::atoll(std::string(parts[2]).c_str());
-  flip.bit = static_cast<int>(std::atoll(std::string(parts[3]).c_str()));
-  if (flip.step < 1 || flip.element < 0 || flip.bit < 0 || flip.bit > 31)
-    return invalid_argument("gradient flip \"" + printable(text) +
-                            "\": step >= 1, element >= 0, bit 0..31");
+  SWAX_ASSIGN(flip.step, flip_number(parts[0], 1, 1'000'000'000, "step"));
+  SWAX_ASSIGN(flip.element, flip_number(parts[2], 0, INT64_MAX, "element"));
+  SWAX_ASSIGN(const int64_t bit, flip_number(parts[3], 0, 31, "bit"));
+  flip.bit = static_cast<int>(bit);
   return flip;
 }
 
