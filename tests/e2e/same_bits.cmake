@@ -2,4 +2,5 @@
 add_test(NAME same_bits_e2e
   COMMAND ${SWAX_PYTHON3} -B same_bits_test.py
     --bin $<TARGET_FILE_DIR:swax> --source ${CMAKE_SOURCE_DIR})
-set_tests_properties(same_bits_e2e PROPERTIES WORKING_DIRECTORY ${CMAKE_CURRENT_LIST_DIR} LABELS e2e TIMEOUT 900 RUN_SERIAL TRUE)
+set_tests_properties(same_bits_e2e PROPERTIES LABELS e2e TIMEOUT 900 RUN_SERIAL TRUE
+  WORKING_DIRECTORY ${CMAKE_CURRENT_LIST_DIR})
