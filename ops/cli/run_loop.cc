@@ -89,8 +89,7 @@ Status RunLoop::begin_attempt() {
   run.set_epoch(run.epoch() + 1);
   const std::string ranks = to_text(uint64_t{run.spec().parallelism().ranks()});
   view_.event(journal_.add("attempt_started", run.progress_step(),
-                           "attempt " + to_text(uint64_t{run.epoch()}) + ", " + ranks + " ranks",
-                           {{"ranks", ranks}}));
+                           ranks + (ranks == "1" ? " rank" : " ranks"), {{"ranks", ranks}}));
   SWAX_TRY(journal_.write(true));
   SWAX_FAILPOINT("run.attempt_recorded");
   return ok();

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdio>
+#include <string_view>
 
 #include "ops/cli/output.h"
 #include "proto/base/text.h"
@@ -54,9 +55,16 @@ void RunProgress::say(const std::string& line) {
 }
 
 void RunProgress::event(const pb::EventRecord& event) {
+  const std::string step = event.step() > 0 ? " step " + to_text(uint64_t{event.step()}) : "";
   std::string text = event.kind();
-  std::replace(text.begin(), text.end(), '_', ' ');
-  if (event.step() > 0) text += " step " + to_text(uint64_t{event.step()});
+  constexpr std::string_view kAttempt = "attempt_";
+  if (text.starts_with(kAttempt)) {
+    text = "attempt " + to_text(uint64_t{event.epoch()}) + " " + text.substr(kAttempt.size()) +
+           (step.empty() ? "" : " at" + step);
+  } else {
+    std::replace(text.begin(), text.end(), '_', ' ');
+    text += step;
+  }
   if (!event.text().empty()) text += ": " + event.text();
   say(text);
 }
