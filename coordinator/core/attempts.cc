@@ -86,16 +86,23 @@ void take_report(Context& ctx, const Worker& worker, const pb::AttemptReport& re
   }
 }
 
-// Which end names the cause: the first that came, but what was only stopped or killed comes last.
+// How little an end explains: 0 a cause of its own; 1 what follows from another rank's end (the
+// launcher's SIGTERM, a lost peer) or was asked for; 2 none.
+int weakness(const NodeEnd& end) {
+  constexpr int kSigTerm = 15, kExitRetry = 75;
+  if (end.result == "done") return 2;
+  const bool follows = end.result == "killed" || end.result == "stopped" ||
+                       end.report.signal() == kSigTerm || end.report.exit_code() == kExitRetry;
+  return follows ? 1 : 0;
+}
+
+// Which end names the cause: the first that came of those that explain most.
 const std::pair<const std::string, NodeEnd>* blamed_end(const AttemptLive& live) {
   const std::pair<const std::string, NodeEnd>* best = nullptr;
-  const auto weak = [](const NodeEnd& end) {
-    return end.result == "done" ? 2 : end.result == "killed" || end.result == "stopped" ? 1 : 0;
-  };
   for (const auto& end : live.ends) {
     const bool better =
-        best == nullptr || weak(end.second) < weak(best->second) ||
-        (weak(end.second) == weak(best->second) && end.second.order < best->second.order);
+        best == nullptr || weakness(end.second) < weakness(best->second) ||
+        (weakness(end.second) == weakness(best->second) && end.second.order < best->second.order);
     if (better) best = &end;
   }
   return best;
@@ -247,8 +254,12 @@ void settle_attempt(Context& ctx, const std::string& name) {
   const bool all = std::all_of(nodes.begin(), nodes.end(), [live](const std::string& node) {
     return live->ends.contains(node);
   });
-  const bool called =
-      live->bad_end_ms >= 0 && ctx.now() - live->bad_end_ms >= ctx.config.last_call_ms;
+  bool called = live->bad_end_ms >= 0;
+  if (called) {
+    const int64_t call_ms = weakness(blamed_end(*live)->second) == 0 ? ctx.config.last_call_ms
+                                                                     : ctx.config.weak_call_ms;
+    called = ctx.now() - live->bad_end_ms >= call_ms;
+  }
   if ((!all && !called) || commit_pending(*live)) return;
   finish_attempt(ctx, name);
 }

@@ -26,6 +26,7 @@ struct Config {
   int64_t reattach_ms = 30000;       // after a start, workers of running attempts have this long
   int64_t launch_ms = 120000;        // START first sent -> reported by every node of the attempt
   int64_t last_call_ms = 1000;       // after the first bad end of a node, others may tell theirs
+  int64_t weak_call_ms = 5000;       // ... when that end was only a consequence of another one
   int64_t reconcile_ms = 1000;       // commands are sent again until they are true
   int64_t pause_ms = 1000;           // a longer gap between events was a pause of this process
   int64_t shrink_after_ms = 30000;   // capacity below `ranks` for this long: fewer allowed ranks do
