@@ -14,7 +14,7 @@ if command -v ccache >/dev/null 2>&1; then
   export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
   configure+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
 fi
-cmake --preset release "${configure[@]}" >&2
+cmake --preset release -DSWAX_UNITY=ON "${configure[@]}" >&2
 cmake --build build/release --target swax swax-train >&2
 swax=build/release/bin/swax
 

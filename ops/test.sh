@@ -33,7 +33,7 @@ if command -v ccache >/dev/null 2>&1; then
   configure+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
 fi
 build=build/$preset
-cmake --preset "$preset" "${configure[@]}"
+cmake --preset "$preset" -DSWAX_UNITY=ON "${configure[@]}"
 cmake --build "$build" --target "$target"
 built=$SECONDS
 

@@ -1,13 +1,19 @@
 # Three functions make every target, so that flags, labels and time limits are the same everywhere.
 include(GoogleTest)
 
-# swax_library(NAME SOURCES a.cc b.cc DEPS swax_base PRIVATE_DEPS RocksDB::rocksdb-shared)
+# swax_library(NAME SOURCES a.cc b.cc DEPS swax_base PRIVATE_DEPS RocksDB::rocksdb-shared [UNITY])
+# UNITY: its sources may be compiled together; SWAX_UNITY=ON does so, which saves most of the time that
+# goes into the same Protobuf headers. The bits of the result do not change.
+option(SWAX_UNITY "compile the sources of libraries marked UNITY together" OFF)
 function(swax_library name)
-  cmake_parse_arguments(A "" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
+  cmake_parse_arguments(A "UNITY" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
   add_library(${name} STATIC ${A_SOURCES})
   target_compile_options(${name} PRIVATE ${SWAX_WARNINGS})
   target_include_directories(${name} PUBLIC ${CMAKE_SOURCE_DIR})
   target_link_libraries(${name} PUBLIC ${A_DEPS} PRIVATE ${A_PRIVATE_DEPS} Threads::Threads)
+  if(A_UNITY AND SWAX_UNITY)
+    set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+  endif()
 endfunction()
 
 # swax_executable(NAME SOURCES main.cc DEPS ...)
