@@ -42,7 +42,8 @@ if [ "$mode" = full ]; then
   export SWAX_TEST_FULL=1
 fi
 if [ "$mode" = asan ]; then
-  ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1
+  # A small quarantine: tests bound the resident memory.
+  ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1:quarantine_size_mb=16
   export ASAN_OPTIONS=$ASAN_OPTIONS:check_initialization_order=1:strict_string_checks=1
   export LSAN_OPTIONS=suppressions=$PWD/ops/check/lsan.supp:print_suppressions=0
 fi

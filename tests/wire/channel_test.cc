@@ -297,12 +297,16 @@ TEST(Channel, SurvivesHostileFrames) {
     stop = true;
   });
   size_t accepted = 0;
-  while (!stop) accepted += server->poll(10, 64).size();
-  for (int i = 0; i < 20; ++i) accepted += server->poll(10, 64).size();
+  const auto refused = [&] {
+    uint64_t sum = 0;
+    for (const auto& [reason, count] : server->refused()) sum += count;
+    return sum;
+  };
+  // A loaded machine takes its time; what counts is that every frame is accounted for.
+  const int64_t end = now_ms() + 30000;
+  while ((!stop || accepted + refused() < 5000U) && now_ms() < end) accepted += server->poll(10, 64).size();
   sender.join();
-  uint64_t refused = 0;
-  for (const auto& [reason, count] : server->refused()) refused += count;
-  EXPECT_EQ(accepted + refused, 5000U);
+  EXPECT_EQ(accepted + refused(), 5000U);
 }
 
 TEST(ClientChannel, SaysWhatTheTroubleIs) {
