@@ -104,8 +104,7 @@ std::string RunProgress::line(const AttemptProgress& progress) const {
   }
   if (progress.committed_step > 0) {
     const int64_t age_ms = std::max<int64_t>(0, clock_.wall_ms() - progress.committed_wall_ms);
-    text +=
-        "  checkpoint " + to_text(progress.committed_step) + " (" + duration_text(age_ms) + " ago)";
+    text += "  ckpt " + to_text(progress.committed_step) + ", " + duration_text(age_ms) + " ago";
   }
   return text;
 }
