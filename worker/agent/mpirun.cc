@@ -20,19 +20,25 @@ using Setting = std::array<const char*, 2>;
 // is allowed (single_copy); posix shared memory would leave files in /dev/shm after a kill (shmem);
 // a rank that is asked to leave may need seconds for its checkpoint (sigkill_timeout); a cut cable
 // shows after 3.5 s instead of 8 minutes (keepalive).
-constexpr std::array<Setting, 12> kSettings{{
+constexpr std::array<Setting, 9> kSettings{{
     {"pml", "ob1"},
     {"btl", "self,vader,tcp"},
     {"btl_vader_single_copy_mechanism", "none"},
     {"shmem", "mmap"},
-    {"btl_tcp_if_include", "lo"},
-    {"oob_tcp_if_include", "lo"},
     {"odls_base_sigkill_timeout", "30"},
     {"oob_tcp_keepalive_time", "2"},
     {"oob_tcp_keepalive_intvl", "1"},
     {"oob_tcp_keepalive_probes", "2"},
-    {"plm", "isolated"},
     {"ras", "^slurm"},
+}};
+
+constexpr std::array<Setting, 2> kLoopback{
+    {{"btl_tcp_if_include", "lo"}, {"oob_tcp_if_include", "lo"}}};
+// The daemons stay children of their starters, and the head node starts each of them itself.
+constexpr std::array<Setting, 3> kGang{{
+    {"plm", "rsh"},
+    {"plm_rsh_no_tree_spawn", "1"},
+    {"orte_leave_session_attached", "1"},
 }};
 
 constexpr std::array<std::string_view, 6> kOuterPrefixes{"OMPI_", "PMIX_",  "PRTE_",
@@ -56,16 +62,28 @@ std::optional<int> number_after(std::string_view text, std::string_view marker) 
 
 std::vector<std::string> mpirun_arguments(const MpirunPlan& plan) {
   const std::string ranks = to_text(plan.ranks);
+  std::string hosts;
+  for (const MpirunHost& host : plan.hosts)
+    hosts += (hosts.empty() ? "" : ",") + host.name + ":" + to_text(host.slots);
+  if (hosts.empty()) hosts = "localhost:" + ranks;
   std::vector<std::string> out{plan.mpirun};
   if (plan.root) out.push_back("--allow-run-as-root");
   for (const char* word : {"--host", "", "--oversubscribe", "--bind-to", "none"})
-    out.push_back(*word != '\0' ? word : "localhost:" + ranks);
+    out.push_back(*word != '\0' ? word : hosts);
   const auto set = [&out](std::string name, std::string value) {
     out.push_back("--mca");
     out.push_back(std::move(name));
     out.push_back(std::move(value));
   };
   for (const Setting& setting : kSettings) set(setting[0], setting[1]);
+  if (plan.hosts.empty() || plan.loopback)
+    for (const Setting& setting : kLoopback) set(setting[0], setting[1]);
+  if (plan.hosts.empty()) {
+    set("plm", "isolated");
+  } else {
+    for (const Setting& setting : kGang) set(setting[0], setting[1]);
+    set("plm_rsh_agent", plan.launch_agent);
+  }
   set("btl_vader_backing_directory", plan.session_folder);
   set("orte_tmpdir_base", plan.session_folder);
   if (plan.share_cores) set("mpi_yield_when_idle", "1");

@@ -12,6 +12,11 @@
 
 namespace swax {
 
+struct MpirunHost {
+  std::string name;
+  int slots = 0;
+};
+
 struct MpirunPlan {
   std::string mpirun;                // path of the program
   std::vector<std::string> program;  // the rank's path and arguments
@@ -19,6 +24,10 @@ struct MpirunPlan {
   std::string session_folder;  // session files and shared memory
   bool root = false;           // Open MPI refuses root without being told twice
   bool share_cores = false;    // more ranks than cores: waiting ranks give way
+  // Several nodes, in the order of their ranks, this one first; empty: this machine only.
+  std::vector<MpirunHost> hosts{};
+  std::string launch_agent{};  // starts mpirun's daemon on another node: AGENT HOST COMMAND
+  bool loopback = true;        // hosts only: all of them are this machine
 };
 std::vector<std::string> mpirun_arguments(const MpirunPlan& plan);
 

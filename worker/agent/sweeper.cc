@@ -14,7 +14,8 @@ namespace swax {
 namespace {
 
 bool has_mark(std::string_view environment, const JobMark& mark) {
-  return environment_value(environment, "SWAX_JOB") == mark.job &&
+  const auto job = environment_value(environment, "SWAX_JOB");
+  return job && (mark.job.empty() || *job == mark.job) &&
          environment_value(environment, "SWAX_STATE") == mark.state;
 }
 

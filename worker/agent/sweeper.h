@@ -13,7 +13,7 @@
 namespace swax {
 
 struct JobMark {
-  std::string job;    // SWAX_JOB
+  std::string job;    // SWAX_JOB; empty: any
   std::string state;  // SWAX_STATE
 };
 

@@ -1,0 +1,308 @@
+#include "worker/agent/attempt_runner.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "proto/base/failpoint.h"
+#include "proto/base/files.h"
+#include "proto/base/ids.h"
+#include "proto/base/log.h"
+#include "proto/base/text.h"
+#include "worker/agent/attempt_files.h"
+#include "worker/agent/mpirun.h"
+#include "worker/agent/orted_command.h"
+#include "worker/agent/sweeper.h"
+
+namespace swax {
+namespace {
+
+constexpr int64_t kSweepMs = 30'000;
+constexpr int64_t kReapMs = 1'000;       // mpirun ends by itself after an orderly end
+constexpr int64_t kReapGangMs = 10'000;  // ... when ranks of other nodes may still be leaving
+constexpr int64_t kNonceBytesMax = 1024;
+constexpr int kRefused = 255;
+
+bool at_fault(const Status& status) {
+  return status.code() == Code::kInvalidArgument || status.code() == Code::kNotFound ||
+         status.code() == Code::kDataLoss || status.code() == Code::kFailedPrecondition;
+}
+
+int exit_code_of(int wait_status) {
+  return WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
+}
+
+}  // namespace
+
+AttemptRunner::AttemptRunner(RunnerOptions options, EventQueue& events)
+    : options_(std::move(options)), events_(events) {}
+
+AttemptRunner::~AttemptRunner() {
+  for (Task& task : tasks_) task.thread.join();
+}
+
+void AttemptRunner::start_task(std::function<void()> work) {
+  for (Task& task : tasks_)
+    if (task.done->load()) task.thread.join();
+  std::erase_if(tasks_, [](const Task& task) { return !task.thread.joinable(); });
+  auto done = std::make_shared<std::atomic<bool>>(false);
+  std::thread thread([work = std::move(work), done] {
+    work();
+    done->store(true);
+  });
+  tasks_.push_back({std::move(thread), std::move(done)});
+}
+
+std::string AttemptRunner::note_path(const Key& key) const {
+  return join_path(options_.attempts_folder, key.first + ".a" + to_text(key.second));
+}
+
+Status AttemptRunner::sweep_leftovers() {
+  SWAX_ASSIGN(const int killed, sweep_processes({.job = "", .state = options_.state}, kSweepMs));
+  if (killed > 0) log_info("agent", "ended processes of an earlier start", {{"processes", killed}});
+  return sweep_sessions(options_.attempts_folder);
+}
+
+void AttemptRunner::prepare(const pb::StartAttempt& start, const std::string& store) {
+  const Key key{start.job(), start.epoch()};
+  start_task([this, key, start, store] {
+    agent::Prepared prepared;
+    prepared.job = key.first;
+    prepared.epoch = key.second;
+    pb::StartAttempt resolved = start;
+    Status status = make_attempt_folders(store, start);
+    if (status.ok()) {
+      Result<std::vector<std::string>> data =
+          options_.prepare(resolved.mutable_spec(), AttemptPaths(store, key.first, key.second));
+      status = data.status();
+      const std::scoped_lock lock(data_mutex_);
+      if (data.ok()) data_[key] = std::move(data).value();
+    }
+    if (status.ok() && start.lead() == options_.node) status = write_attempt_spec(store, resolved);
+    if (!status.ok()) {
+      prepared.ok = false;
+      prepared.retry = !at_fault(status);
+      prepared.error = status.message();
+    }
+    events_.push(std::move(prepared));
+  });
+}
+
+void AttemptRunner::read_nonce(const agent::ReadNonce& command) {
+  start_task([this, command] {
+    const std::string path = join_path(command.store, command.file);
+    const Result<std::string> nonce = read_file(path, kNonceBytesMax);
+    if (!nonce.ok())
+      log_warn("agent", "the coordinator's store is not seen from here",
+               {{"path", printable(path, 400)}, {"reason", nonce.status().message()}});
+    events_.push(agent::NonceRead{.nonce = nonce.ok() ? *nonce : ""});
+  });
+}
+
+std::vector<std::string> AttemptRunner::environment(const Key& key) const {
+  return rank_environment(current_environment(),
+                          {"SWAX_JOB=" + key.first, "SWAX_STATE=" + options_.state,
+                           "SWAX_EPOCH=" + to_text(key.second), "SWAX_WORKER=" + options_.node,
+                           "SWAX_AGENT_DIR=" + options_.socket_folder, "OPENBLAS_NUM_THREADS=1"},
+                          ::geteuid() == 0);
+}
+
+// The note comes first: what it names is swept by the next start of this agent.
+Status AttemptRunner::make_session(const Key& key, const std::string& store,
+                                   Running* running) const {
+  if (!running->session.empty()) return ok();
+  running->session = gang_session_folder(store, key.first, key.second);
+  SWAX_TRY(write_atomic(note_path(key), running->session + "\n"));
+  return make_session_folder(running->session);
+}
+
+Status AttemptRunner::launch_mpirun(const pb::StartAttempt& start, const std::string& store,
+                                    Running* running) {
+  const Key key{start.job(), start.epoch()};
+  SWAX_TRY(make_session(key, store, running));
+  const AttemptPaths paths(store, key.first, key.second);
+  running->attempt_folder = paths.attempt;
+  MpirunPlan plan;
+  plan.mpirun = options_.mpirun;
+  plan.ranks = start.ranks_size();
+  plan.session_folder = running->session;
+  plan.root = ::geteuid() == 0;
+  plan.share_cores = options_.slots >= std::thread::hardware_concurrency();
+  if (!running->alone) {
+    SWAX_ASSIGN(plan.hosts, gang_hosts(start));
+    plan.launch_agent = options_.swax_program + " launch-proxy";
+    plan.loopback = options_.loopback;
+  }
+  plan.program = {options_.train_program,
+                  "train",
+                  "--spec",
+                  paths.spec,
+                  "--state",
+                  paths.job_folder,
+                  "--epoch",
+                  to_text(key.second),
+                  "--ranks",
+                  to_text(plan.ranks),
+                  "--checkpoints",
+                  paths.checkpoints,
+                  "--records",
+                  paths.records,
+                  "--logs",
+                  paths.logs};
+  {
+    const std::scoped_lock lock(data_mutex_);
+    for (const std::string& folder : data_[key]) {
+      plan.program.push_back("--data");
+      plan.program.push_back(folder);
+    }
+  }
+  LaunchSpec launch;
+  launch.arguments = mpirun_arguments(plan);
+  launch.environment = environment(key);
+  launch.output_path = running->mpirun_log = paths.mpirun_log;
+  launch.working_folder = paths.job_folder;
+  SWAX_ASSIGN(Child child, Child::start(launch));
+  running->mpirun.emplace(std::move(child));
+  return ok();
+}
+
+void AttemptRunner::launch(const pb::StartAttempt& start, const std::string& store) {
+  const Key key{start.job(), start.epoch()};
+  Running& running = running_[key];
+  running.ranks_here = static_cast<size_t>(
+      std::count_if(start.ranks().begin(), start.ranks().end(),
+                    [this](const pb::RankPlace& p) { return p.node() == options_.node; }));
+  running.alone = running.ranks_here == static_cast<size_t>(start.ranks_size());
+  const Status status = launch_mpirun(start, store, &running);
+  if (status.ok()) {
+    log_info("agent", "launched", {{"job", key.first}, {"epoch", key.second}});
+    SWAX_FAILPOINT("agent.launched");
+    return;
+  }
+  events_.push(agent::LauncherExited{
+      .job = key.first, .epoch = key.second, .exit_code = 1, .log_tail = status.message()});
+}
+
+void AttemptRunner::run_remote(const agent::RunRemote& command, const std::string& store) {
+  const pb::LaunchRemote& launch = command.launch;
+  const Key key{launch.job(), launch.epoch()};
+  Running& running = running_[key];
+  running.alone = false;
+  const auto start = [&]() -> Result<Child> {
+    SWAX_ASSIGN(std::vector<std::string> words, orted_arguments(launch.command()));
+    SWAX_ASSIGN(const std::string orted, find_program("orted"));
+    SWAX_TRY(make_session(key, store, &running));
+    const AttemptPaths paths(store, key.first, key.second);
+    LaunchSpec spec;
+    spec.arguments = std::move(words);
+    spec.arguments.insert(spec.arguments.begin(), orted);
+    spec.environment = environment(key);
+    spec.output_path = join_path(parent_path(paths.mpirun_log), "orted-" + options_.node + ".log");
+    spec.working_folder = paths.job_folder;
+    return Child::start(spec);
+  };
+  Result<Child> child = start();
+  if (child.ok()) {
+    running.remotes.push_back({std::move(child).value(), command.lead, launch.proxy()});
+    return;
+  }
+  events_.push(agent::RemoteEnded{.job = key.first,
+                                  .epoch = key.second,
+                                  .lead = command.lead,
+                                  .proxy = launch.proxy(),
+                                  .exit_code = kRefused,
+                                  .reason = child.status().message()});
+}
+
+void AttemptRunner::kill(const std::string& job, uint64_t epoch) {
+  const Key key{job, epoch};
+  Running& running = running_[key];
+  if (running.killed && !running.killed->load()) return;  // at work
+  running.killed = std::make_shared<std::atomic<bool>>(false);
+  auto children = std::make_shared<std::vector<Child>>();
+  if (running.mpirun) children->push_back(std::move(*running.mpirun));
+  running.mpirun.reset();
+  for (Remote& remote : running.remotes) children->push_back(std::move(remote.child));
+  running.remotes.clear();
+  start_task([this, key, children, session = running.session, killed = running.killed,
+              attempt = running.attempt_folder] {
+    for (Child& child : *children) child.end();
+    const JobMark mark{.job = key.first, .state = options_.state};
+    const Result<int> swept = sweep_processes(mark, kSweepMs);
+    killed->store(true);
+    if (!swept.ok())
+      return log_warn("agent", "processes do not die", {{"reason", swept.status().message()}});
+    Status removed = remove_session(session, note_path(key));
+    if (removed.ok() && !attempt.empty()) removed = remove_tree(attempt);
+    if (!removed.ok())
+      log_warn("agent", "attempt folder is not removed", {{"reason", removed.message()}});
+    events_.push(agent::Swept{.job = key.first, .epoch = key.second});
+  });
+}
+
+void AttemptRunner::forget(const std::string& job, uint64_t epoch) {
+  running_.erase({job, epoch});
+  const std::scoped_lock lock(data_mutex_);
+  data_.erase({job, epoch});
+}
+
+void AttemptRunner::rank_closed(const agent::RankClosed& closed, int64_t now_ms) {
+  const auto it = running_.find({closed.job, closed.epoch});
+  if (it == running_.end()) return;
+  Running& running = it->second;
+  ++running.ranks_closed;
+  if (running.code == 0 && closed.exit_code > 0) running.code = closed.exit_code;
+  if (running.mpirun && running.ranks_closed == running.ranks_here)
+    running.reap_ms = now_ms + (running.alone ? kReapMs : kReapGangMs);
+}
+
+void AttemptRunner::add_poll(std::vector<pollfd>* fds) const {
+  for (const auto& [key, running] : running_) {
+    if (running.mpirun)
+      fds->push_back({.fd = running.mpirun->process().get(), .events = POLLIN, .revents = 0});
+    for (const Remote& remote : running.remotes)
+      fds->push_back({.fd = remote.child.process().get(), .events = POLLIN, .revents = 0});
+  }
+}
+
+void AttemptRunner::launcher_ended(const Key& key, Running* running, int status) {
+  running->mpirun.reset();
+  agent::LauncherExited exited;
+  exited.job = key.first;
+  exited.epoch = key.second;
+  if (WIFSIGNALED(status)) exited.signal = WTERMSIG(status);
+  if (WIFEXITED(status)) exited.exit_code = WEXITSTATUS(status);
+  exited.log_tail = tail_of(running->mpirun_log);
+  events_.push(std::move(exited));
+}
+
+void AttemptRunner::remotes_ended(const Key& key, Running* running) {
+  for (Remote& remote : running->remotes) {
+    if (!remote.child.ended()) continue;
+    events_.push(agent::RemoteEnded{.job = key.first,
+                                    .epoch = key.second,
+                                    .lead = remote.lead,
+                                    .proxy = remote.proxy,
+                                    .exit_code = exit_code_of(remote.child.end()),
+                                    .reason = ""});
+  }
+  std::erase_if(running->remotes, [](const Remote& remote) { return remote.child.ended(); });
+}
+
+void AttemptRunner::look(int64_t now_ms) {
+  for (auto& [key, running] : running_) {
+    remotes_ended(key, &running);
+    if (!running.mpirun) continue;
+    if (running.mpirun->ended()) {
+      launcher_ended(key, &running, running.mpirun->end());
+    } else if (running.reap_ms && now_ms >= *running.reap_ms) {
+      running.mpirun->end();
+      launcher_ended(key, &running, running.code << 8);  // as wait(2) would say it
+    }
+  }
+}
+
+}  // namespace swax
