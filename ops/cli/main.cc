@@ -11,11 +11,15 @@
 #include "proto/base/failpoint.h"
 #include "proto/base/log.h"
 #include "storage/rocks_kv.h"
+#include "worker/agent/launch_proxy.h"
 
 namespace swax {
 namespace {
 
 int run_program(const std::vector<std::string>& words) {
+  // Started by mpirun, whose words are not ours to read.
+  if (words.size() > 2 && words[0] == "launch-proxy")
+    return run_launch_proxy(words[1], {words.begin() + 2, words.end()});
   const std::vector<VerbSpec> verbs = verb_table();
   const Result<CommandLine> line = parse_command_line(verbs, words);
   if (!line.ok()) return fail(line.status());

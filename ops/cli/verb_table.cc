@@ -267,6 +267,7 @@ std::vector<VerbSpec> verb_table() {
   add_run_verbs(&verbs);
   add_data_verbs(&verbs);
   verbs.push_back(coordinator_verb());
+  verbs.push_back(worker_verb());
   verbs.push_back({.name = "version",
                    .summary = "Shows version and build.",
                    .details = "",

@@ -20,5 +20,6 @@ int verb_data_list(const Args& args);
 int verb_data_describe(const Args& args);
 int verb_data_baseline(const Args& args);
 VerbSpec coordinator_verb();
+VerbSpec worker_verb();
 
 }  // namespace swax
