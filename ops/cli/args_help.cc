@@ -99,9 +99,12 @@ std::string help_of_program(const std::vector<VerbSpec>& verbs, std::string_view
   text += row("  0", "done", 6);
   text += row("  1", "internal error", 6);
   text += row("  2", "usage, the job spec or an input file is wrong", 6);
-  text += row("  3", "no such run, checkpoint or data set", 6);
+  text += row("  3", "no such run, job, checkpoint or data set", 6);
   text += row("  4", "conflict, wrong state, damaged stored data; diff: the runs differ", 6);
-  text += row("  10", "the run FAILED", 6);
+  text += row("  5", "the coordinator is not reached; the request id is printed", 6);
+  text += row("  8", "the service has as many jobs as it takes", 6);
+  text += row("  10", "the job FAILED; 11 CANCELLED, 12 EXPIRED", 6);
+  text += row("  124", "the time to wait was over", 7);
   return text;
 }
 

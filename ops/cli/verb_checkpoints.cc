@@ -1,6 +1,7 @@
 #include <charconv>
 #include <optional>
 
+#include "ops/cli/client_verbs.h"
 #include "ops/cli/output.h"
 #include "ops/cli/state_open.h"
 #include "ops/cli/verbs.h"
@@ -107,6 +108,8 @@ Status verify(const Checkpoints& found, const CheckpointEntry& entry) {
 }  // namespace
 
 int verb_checkpoints_list(const Args& args) {
+  if (!args.has("--state")) return verb_service_checkpoints(args);
+  if (!args.words().empty()) return fail(state_and_job("checkpoints list"));
   const Result<Checkpoints> found = find_checkpoints(args.text("--state"));
   if (!found.ok()) return fail(found.status());
   if (args.text("--output") == "json") {

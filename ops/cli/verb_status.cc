@@ -1,30 +1,21 @@
+#include "ops/cli/client_events.h"
+#include "ops/cli/client_verbs.h"
 #include "ops/cli/output.h"
 #include "ops/cli/state_open.h"
 #include "ops/cli/state_report.h"
 #include "ops/cli/verbs.h"
-#include "proto/base/text.h"
 
 namespace swax {
-namespace {
 
-Json event_json(const pb::EventRecord& event) {
-  Json fields = Json::object();
-  const std::map<std::string, std::string> sorted(event.fields().begin(), event.fields().end());
-  for (const auto& [key, value] : sorted) fields.set(key, value);
-  return Json::object()
-      .set("sequence", event.sequence())
-      .set("time", std::string(utc_text(event.wall_ms()).text))
-      .set("wall_ms", event.wall_ms())
-      .set("kind", event.kind())
-      .set("attempt", event.epoch())
-      .set("step", event.step())
-      .set("text", event.text())
-      .set("fields", fields);
+Status state_and_job(const std::string& verb) {
+  return invalid_argument(verb +
+                          ": give JOB, which asks the coordinator, or --state DIR, not both");
 }
 
-}  // namespace
-
+// Without --state the coordinator is asked.
 int verb_status(const Args& args) {
+  if (!args.has("--state")) return verb_service_status(args);
+  if (!args.words().empty()) return fail(state_and_job("status"));
   const Result<RunReport> report = make_run_report(args.text("--state"));
   if (!report.ok()) return fail(report.status());
   if (args.text("--output") == "json") {
@@ -37,6 +28,10 @@ int verb_status(const Args& args) {
 }
 
 int verb_events(const Args& args) {
+  if (!args.has("--state")) return verb_service_events(args);
+  if (!args.words().empty()) return fail(state_and_job("events"));
+  if (args.has("--follow"))
+    return fail(invalid_argument("events: --follow is for jobs of the service, not for --state"));
   const Result<OpenRun> run = open_run(args.text("--state"));
   if (!run.ok()) return fail(run.status());
   if (args.text("--output") == "json") {
@@ -45,10 +40,7 @@ int verb_events(const Args& args) {
     print_json(events);
     return kExitOk;
   }
-  for (const pb::EventRecord& event : run->view.events)
-    print_line(std::string(utc_text(event.wall_ms()).text) + "  " + one_line(event.kind(), 40) +
-               "  attempt " + to_text(event.epoch()) + "  step " + to_text(event.step()) +
-               "\n    " + one_line(event.text()));
+  for (const pb::EventRecord& event : run->view.events) print(event_text(event));
   return kExitOk;
 }
 

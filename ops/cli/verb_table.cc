@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include "ops/cli/client_session.h"
+#include "ops/cli/client_verbs.h"
 #include "ops/cli/output.h"
 #include "ops/cli/run.h"
 #include "ops/cli/spec_file.h"
@@ -37,6 +39,13 @@ int version(const Args& args) {
 OptionSpec run_state_option() {
   return {.name = "--state", .value = "DIR", .doc = "state folder of the run; default ./runs/NAME"};
 }
+
+// For verbs that ask the coordinator where no state folder is named.
+OptionSpec run_folder_option() {
+  return {.name = "--state", .value = "DIR", .doc = "state folder of a run of `swax run`"};
+}
+
+WordSpec job_or_none() { return {.name = "JOB", .doc = "name of a job of the service", .min = 0}; }
 
 WordSpec spec_word() { return {.name = "FILE", .doc = "job spec (TOML), at most 256 KiB"}; }
 
@@ -119,24 +128,27 @@ VerbSpec generate_verb() {
 
 void add_run_verbs(std::vector<VerbSpec>* verbs) {
   verbs->push_back({.name = "status",
-                    .summary = "Says what a run is doing, why, and what to do.",
-                    .details = "Reads only; works beside a run that goes on.",
-                    .words = {},
-                    .options = {state_option(), output_option()},
-                    .examples = {"swax status --state runs/quickstart"},
+                    .summary = "Says what a job or a run is doing, why, and what to do.",
+                    .details = "Asks the coordinator: about JOB, or about the service and its "
+                               "active jobs. With --state it reads a state folder of `swax run`, "
+                               "beside the run that works on it.",
+                    .words = {job_or_none()},
+                    .options = {coordinator_option(), run_folder_option(), output_option()},
+                    .examples = {"swax status --state runs/quickstart", "swax status quickstart"},
                     .run = verb_status});
-  verbs->push_back({.name = "events",
-                    .summary = "Lists what happened to a run, oldest first.",
-                    .details = "",
-                    .words = {},
-                    .options = {state_option(), output_option()},
-                    .examples = {"swax events --state runs/quickstart"},
-                    .run = verb_events});
+  verbs->push_back(
+      {.name = "events",
+       .summary = "Lists what happened to a job or a run, oldest first.",
+       .details = "With -f and -o json one object a line.",
+       .words = {job_or_none()},
+       .options = {coordinator_option(), run_folder_option(), follow_option(), output_option()},
+       .examples = {"swax events --state runs/quickstart", "swax events quickstart -f"},
+       .run = verb_events});
   verbs->push_back({.name = "checkpoints list",
-                    .summary = "Lists the checkpoints of a run, newest first, with problems.",
-                    .details = "",
-                    .words = {},
-                    .options = {state_option(), output_option()},
+                    .summary = "Lists the checkpoints of a job or a run, newest first.",
+                    .details = "With --state also what is wrong with them.",
+                    .words = {job_or_none()},
+                    .options = {coordinator_option(), run_folder_option(), output_option()},
                     .examples = {"swax checkpoints list --state runs/quickstart"},
                     .run = verb_checkpoints_list});
   verbs->push_back(
@@ -264,6 +276,7 @@ void add_data_verbs(std::vector<VerbSpec>* verbs) {
 std::vector<VerbSpec> verb_table() {
   std::vector<VerbSpec> verbs;
   add_spec_verbs(&verbs);
+  for (VerbSpec& verb : client_verbs()) verbs.push_back(std::move(verb));
   add_run_verbs(&verbs);
   add_data_verbs(&verbs);
   verbs.push_back(coordinator_verb());

@@ -2,12 +2,16 @@
 // `run` has a header of its own (run.h). Threads: main thread.
 #pragma once
 
+#include <string>
+
 #include "ops/cli/args.h"
 
 namespace swax {
 
 int verb_validate(const Args& args);
 int verb_plan(const Args& args);
+// A job of the service and a state folder are both named.
+Status state_and_job(const std::string& verb);
 int verb_status(const Args& args);
 int verb_events(const Args& args);
 int verb_checkpoints_list(const Args& args);

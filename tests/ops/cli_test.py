@@ -24,9 +24,18 @@ VERBS = {  # verb: the options that its help must name
     "validate": ["--set", "--ranks", "-o, --output"],
     "plan": ["--set", "--ranks", "--state", "-o, --output"],
     "run": ["--state", "--ranks", "--set", "-o, --output"],
-    "status": ["--state", "-o, --output"],
-    "events": ["--state", "-o, --output"],
-    "checkpoints list": ["--state", "-o, --output"],
+    "submit": ["--coordinator", "--ranks", "--set", "--priority", "--request-id", "--timeout",
+               "--wait", "-o, --output"],
+    "list": ["--coordinator", "--all", "-o, --output"],
+    "watch": ["--coordinator", "-o, --output"],
+    "wait": ["--coordinator", "--timeout", "-o, --output"],
+    "logs": ["--coordinator", "--rank", "--attempt", "-f, --follow", "-o, --output"],
+    "cancel": ["--coordinator", "--now", "--request-id", "--timeout", "-o, --output"],
+    "resume": ["--coordinator", "--request-id", "--timeout", "-o, --output"],
+    "nodes": ["--coordinator", "-o, --output"],
+    "status": ["--coordinator", "--state", "-o, --output"],
+    "events": ["--coordinator", "--state", "-f, --follow", "-o, --output"],
+    "checkpoints list": ["--coordinator", "--state", "-o, --output"],
     "checkpoints verify": ["--state", "-o, --output"],
     "diff": ["-o, --output"],
     "generate": ["--state", "--prompt", "--tokens", "--temperature", "--top-k", "--seed", "--step"],
@@ -108,10 +117,11 @@ class Usage(unittest.TestCase):
         self.refused([], "a verb is missing")
         self.refused(["data"], "build, verify, list, describe, baseline")
         self.refused(["validate"], "FILE is missing")
-        self.refused(["status"], "--state DIR is missing")
+        self.refused(["checkpoints", "verify"], "--state DIR is missing")
         self.refused(["status", "--state"], "--state: the value is missing")
         self.refused(["status", "--state", "--output", "json"], "--state: the value is missing")
         self.refused(["diff", "a"], "B is missing")
+        self.refused(["status"], "give --coordinator tcp://IP:PORT or set SWAX_COORDINATOR")
         self.refused(["version", "now"], "unexpected argument now")
         self.refused(["data", "baseline"], "give one of --state and --data")
         self.refused(["data", "baseline", "--state", "a", "--data", "b"], "give one of")

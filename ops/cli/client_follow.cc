@@ -1,0 +1,154 @@
+#include "ops/cli/client_follow.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "ops/cli/client_events.h"
+#include "ops/cli/client_job.h"
+#include "ops/cli/output.h"
+#include "proto/base/text.h"
+
+namespace swax {
+namespace {
+
+constexpr int64_t kPollMs = 500, kTryMs = 2000;
+constexpr uint64_t kRateSteps = 20;  // newest steps whose mean is the shown speed
+constexpr uint64_t kEventsBefore = 4;
+
+// What `swax run` shows of its own ranks, from what the coordinator tells.
+class JobView {
+ public:
+  JobView(ClientSession* session, const pb::JobStatus& job)
+      : session_(session),
+        progress_(is_terminal(STDERR_FILENO), job.total_steps(), clock_),
+        next_event_(job.events() > kEventsBefore ? job.events() - kEventsBefore : 1) {}
+
+  void show(const pb::JobStatus& job) {
+    show_events(job);
+    const std::string now = job.state() + job.reason();
+    if (now != shown_state_ && job.step() == 0) progress_.say(job_line(job));
+    shown_state_ = now;
+    if (job.step() > 0 && exit_code_of_job(job) < 0) show_step(job);
+  }
+
+ private:
+  void show_events(const pb::JobStatus& job) {
+    if (job.events() < next_event_) return;
+    const pb::Reply reply = read_events(session_, job.job(), next_event_);
+    for (const pb::EventRecord& event : reply.events()) {
+      if (event.kind() != "progress") progress_.event(event);
+      next_event_ = event.sequence() + 1;
+    }
+  }
+
+  void show_step(const pb::JobStatus& job) {
+    pb::Request request;
+    request.mutable_steps()->set_job(job.job());
+    request.mutable_steps()->set_from_step(job.step() > kRateSteps ? job.step() - kRateSteps : 1);
+    request.mutable_steps()->set_limit(4 * kRateSteps);
+    const pb::Reply reply = session_->read(request);
+    AttemptProgress progress;
+    double ns = 0, tokens = 0, count = 0;
+    for (const pb::StepRecord& step : reply.steps()) {
+      if (step.epoch() != job.epoch()) continue;
+      progress.step = step;
+      ns += static_cast<double>(step.step_ns());
+      tokens += static_cast<double>(step.tokens());
+      count += 1;
+    }
+    if (!progress.step) return;
+    progress.step_ns = ns / count;
+    if (ns > 0) progress.tokens_per_s = tokens / ns * 1e9;
+    progress.committed_step = job.checkpoint_step();
+    progress.committed_wall_ms = job.checkpoint_ms();
+    progress_.update(progress);
+  }
+
+  ClientSession* session_;
+  SystemClock clock_;
+  RunProgress progress_;
+  uint64_t next_event_;
+  std::string shown_state_;
+};
+
+}  // namespace
+
+JobFollower::JobFollower(ClientSession* session, std::string job, int64_t timeout_ms)
+    : session_(session),
+      job_(std::move(job)),
+      end_ms_(timeout_ms > 0 ? clock_.monotonic_ms() + timeout_ms : INT64_MAX) {}
+
+int64_t JobFollower::left_ms() { return end_ms_ - clock_.monotonic_ms(); }
+
+std::optional<pb::JobStatus> JobFollower::end(int exit_code) {
+  exit_code_ = exit_code;
+  return std::nullopt;
+}
+
+std::optional<pb::JobStatus> JobFollower::next() {
+  if (ended_) return std::nullopt;
+  for (;;) {
+    if (left_ms() <= 0) {
+      print_message("job " + one_line(job_, 64) + " has not ended; it goes on");
+      return end(kExitWaitTimedOut);
+    }
+    const Patience patience = heard_ ? Patience{.tries = 1, .total_ms = std::min(left_ms(), kTryMs)}
+                                     : Patience{.tries = 3, .total_ms = left_ms()};
+    const pb::Reply reply = session_->ask(status_request(job_), patience);
+    const bool passing = reply.code() == kExitUnreachable || reply.code() == kExitInternal;
+    if (passing && heard_) {
+      if (!lost_) print_message(one_line(reply.error(), 500) + "; waiting for it");
+      lost_ = true;
+      pause(kPollMs);
+      continue;
+    }
+    if (reply.code() != 0) return end(fail_reply(reply));
+    if (reply.jobs_size() != 1) {
+      print_message("the coordinator's answer has no job");
+      return end(kExitInternal);
+    }
+    if (lost_) print_message("the coordinator answers again");
+    heard_ = true;
+    lost_ = false;
+    const int exit_code = exit_code_of_job(reply.jobs(0));
+    ended_ = exit_code >= 0;
+    if (ended_) exit_code_ = exit_code;
+    if (reply.jobs(0).state() != "HELD") return reply.jobs(0);
+    print_message("job " + one_line(job_, 64) + " is held: " + one_line(reply.jobs(0).message()));
+    return end(kExitConflict);
+  }
+}
+
+void JobFollower::pause(int64_t ms) {
+  const int64_t wait = std::clamp<int64_t>(left_ms(), 0, ms);
+  std::this_thread::sleep_for(std::chrono::milliseconds(wait));
+}
+
+Followed follow_job(ClientSession* session, const std::string& job, const FollowOptions& options) {
+  JobFollower follower(session, job, options.timeout_ms);
+  std::optional<JobView> view;
+  Followed followed;
+  while (std::optional<pb::JobStatus> status = follower.next()) {
+    if (options.show && !view) view.emplace(session, *status);
+    if (view) view->show(*status);
+    followed.job = std::move(status);
+    if (exit_code_of_job(*followed.job) >= 0) break;
+    follower.pause(kPollMs);
+  }
+  followed.exit_code = follower.exit_code();
+  return followed;
+}
+
+void print_followed(const Followed& followed, const std::string& output,
+                    const std::string& request_id) {
+  if (!followed.job) return;
+  if (output != "json") return print(job_text(*followed.job, nullptr));
+  Json json = job_json(*followed.job);
+  if (!request_id.empty()) json.set("request_id", request_id);
+  print_line(json.text(false));
+}
+
+}  // namespace swax

@@ -1,0 +1,134 @@
+// `swax submit`: hands a job over to the coordinator, once, whatever gets lost on the way.
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <climits>
+
+#include "jobs/spec.h"
+#include "ops/cli/client_follow.h"
+#include "ops/cli/client_job.h"
+#include "ops/cli/client_session.h"
+#include "ops/cli/client_verbs.h"
+#include "ops/cli/output.h"
+#include "ops/cli/spec_file.h"
+#include "proto/base/files.h"
+#include "proto/base/text.h"
+#include "storage/shard_catalog.h"
+#include "worker/model/plan.h"
+
+namespace swax {
+namespace {
+
+constexpr std::string_view kFileText = "file:";
+
+std::string absolute_path(const std::string& path) {
+  char resolved[PATH_MAX];
+  if (::realpath(path.c_str(), resolved) != nullptr) return resolved;
+  char here[PATH_MAX];
+  return ::getcwd(here, sizeof here) == nullptr ? path : join_path(here, path);
+}
+
+// Workers have other working folders: paths are made absolute here. A data set that can be read
+// from here is known by its digest from now on; one that a worker builds from a text is not yet,
+// and its digest stays empty until the ranks know it.
+Status fix_sources(pb::JobSpec* spec) {
+  for (pb::DataSource& source : *spec->mutable_data()->mutable_sources()) {
+    if (source.text().starts_with(kFileText)) {
+      const std::string path = source.text().substr(kFileText.size());
+      source.set_text(std::string(kFileText) + absolute_path(path));
+    }
+    if (source.path().empty()) continue;
+    source.set_path(absolute_path(source.path()));
+    const Result<pb::DatasetManifest> manifest = read_dataset_manifest(source.path());
+    if (manifest.ok()) source.set_digest(manifest->digest());
+    if (!manifest.ok() && manifest.status().code() != Code::kNotFound)
+      return manifest.status().with_context("data source " + source.name());
+  }
+  return ok();
+}
+
+Status fill_plan(pb::SubmitRequest* submit) {
+  for (const int ranks : allowed_ranks(submit->spec())) {
+    SWAX_ASSIGN(const MemoryPlan plan, plan_memory(submit->spec(), ranks));
+    pb::PlanLine& line = *submit->add_plan();
+    line.set_ranks(static_cast<uint32_t>(ranks));
+    line.set_bytes_per_rank(static_cast<uint64_t>(plan.total()));
+  }
+  return ok();
+}
+
+bool good_request_id(std::string_view id) {
+  return id.size() == 32 && id.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
+
+void print_submitted(const pb::JobStatus& job, const std::string& request_id,
+                     const std::string& output) {
+  if (output == "json") {
+    print_line(Json::object()
+                   .set("schema_version", kClientSchemaVersion)
+                   .set("job", job.job())
+                   .set("request_id", request_id)
+                   .set("state", job.state())
+                   .text(false));
+    return;
+  }
+  print(text_row("job", one_line(job.job(), 64)) + text_row("state", one_line(job.state(), 20)) +
+        text_row("now", one_line(job.message())) + text_row("request id", request_id) +
+        text_row("do", "swax watch " + one_line(job.job(), 64) + " follows it"));
+}
+
+int submit(const Args& args, const pb::Request& request) {
+  Result<ClientSession> session = connect_coordinator(args);
+  if (!session.ok()) return fail(session.status());
+  const bool given = args.has("--request-id");
+  const std::string id = given ? args.text("--request-id") : new_request_id();
+  session->on_retry([&](const std::string& why) {
+    print_message("no answer yet: " + why + "; trying again with request id " + id);
+  });
+  const pb::Reply reply = session->ask(
+      request, {.tries = 0, .total_ms = static_cast<int64_t>(args.real("--timeout") * 1e3)}, id);
+  if (reply.code() != 0) return fail_reply(reply);
+  if (reply.jobs_size() != 1)
+    return fail(internal_error("the coordinator's answer has no job; request id " + id));
+  const pb::JobStatus& job = reply.jobs(0);
+  if (reply.existing() && session->retried()) {
+    print_message("an earlier try had reached the coordinator, its answer was lost: job " +
+                  one_line(job.job(), 64) + " was submitted once");
+  } else if (reply.existing()) {
+    print_message("request id " + id + " is known: job " + one_line(job.job(), 64) +
+                  " was submitted before");
+  }
+  const std::string& output = args.text("--output");
+  if (!args.has("--wait")) {
+    print_submitted(job, id, output);
+    return kExitOk;
+  }
+  print_message("job " + one_line(job.job(), 64) + " submitted, request id " + id +
+                "; Ctrl-C leaves it running");
+  const Followed followed = follow_job(&*session, job.job(), {.timeout_ms = 0, .show = true});
+  print_followed(followed, output, id);
+  return followed.exit_code;
+}
+
+}  // namespace
+
+int verb_submit(const Args& args) {
+  if (args.has("--request-id") && !good_request_id(args.text("--request-id")))
+    return fail(invalid_argument("--request-id: must be 32 hex digits, 0-9 and a-f"));
+  const Result<std::vector<SpecOverride>> overrides = spec_overrides(args);
+  if (!overrides.ok()) return fail(overrides.status());
+  std::optional<pb::JobSpec> spec = load_spec_file(args.words().front(), *overrides);
+  if (!spec) return kExitUsage;
+  if (const Status status = fix_sources(&*spec); !status.ok()) {
+    print_message(status.message());
+    return kExitUsage;  // an input is wrong, whatever the way it is
+  }
+  pb::Request request;
+  pb::SubmitRequest& body = *request.mutable_submit();
+  *body.mutable_spec() = std::move(*spec);
+  body.set_priority(static_cast<int32_t>(args.integer("--priority")));
+  if (const Status status = fill_plan(&body); !status.ok()) return fail(status);
+  return submit(args, request);
+}
+
+}  // namespace swax
