@@ -25,9 +25,10 @@ namespace {
 
 constexpr int64_t kTickMs = 100;
 constexpr int64_t kSaveAgainMs = 500;
-constexpr int64_t kSayMs = 10'000;   // between complaints of the same kind
-constexpr int64_t kDrainMs = 1'000;  // for the last words
-constexpr int kGoodbyeMs = 100;      // of the socket, which does not linger
+constexpr int64_t kSayMs = 10'000;      // between complaints of the same kind
+constexpr int64_t kPatienceMs = 1'500;  // a connection takes a moment
+constexpr int64_t kDrainMs = 1'000;     // for the last words
+constexpr int kGoodbyeMs = 100;         // of the socket, which does not linger
 constexpr size_t kNodeBytesMax = 32;
 
 Status check_node(const std::string& node) {
@@ -116,6 +117,7 @@ class AgentImpl final : public Agent {
   int64_t said_ms_ = 0;
   std::string said_;
   bool was_registered_ = false;
+  int64_t lost_ms_ = 0;  // since when the coordinator is away
   int signals_heard_ = 0;
   std::optional<agent::Exit> exit_;
 };
@@ -169,6 +171,7 @@ int AgentImpl::run() {
             {"slots", config_.slots},
             {"coordinator", options_.coordinator},
             {"incarnation", config_.incarnation}});
+  lost_ms_ = clock_.monotonic_ms();
   handle(agent::Started{});
   while (!exit_) {
     wait();
@@ -300,10 +303,12 @@ void AgentImpl::complain() {
     was_registered_ = true;
     return;
   }
-  const std::string trouble = link_->trouble();
-  if (was_registered_) said_ms_ = 0;
+  if (was_registered_) lost_ms_ = now_ms;
   was_registered_ = false;
-  if (trouble.empty() || (said_ms_ != 0 && now_ms - said_ms_ < kSayMs)) return;
+  const std::string trouble = link_->trouble();
+  if (trouble.empty() || now_ms - lost_ms_ < kPatienceMs ||
+      (said_ms_ != 0 && now_ms - said_ms_ < kSayMs))
+    return;
   said_ms_ = now_ms;
   log_warn("agent", "the coordinator cannot be reached, trying again",
            {{"coordinator", options_.coordinator}, {"reason", trouble}});
