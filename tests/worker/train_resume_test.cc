@@ -317,6 +317,38 @@ TEST_F(Resume, AFailedSaveIsSaidAndTheNextOneCounts) {
   EXPECT_EQ(run.first().outcome.digest, undisturbed(spec));
 }
 
+// The last checkpoint is what the run was for: without it the run has not ended well.
+TEST_F(Resume, TheLastSaveIsTriedAgainAndItsFailureIsAnError) {
+  const pb::JobSpec spec = micro_spec(data());
+  const GroupRun run = run_group(spec, data(), block_saves(options(2, 1), 0));
+  for (const RankRun& rank : run.ranks)
+    EXPECT_EQ(rank.status.code(), Code::kResourceExhausted) << rank.status.to_string();
+  const std::vector<KeptEvent> failed = run.first().events_of("checkpoint_failed");
+  ASSERT_EQ(failed.size(), size_t{kSaveFailuresMax});
+  for (const KeptEvent& event : failed) EXPECT_EQ(event.step, 8);
+  ASSERT_EQ(::unlink(root().c_str()), 0);
+}
+
+TEST_F(Resume, TheLastSaveSucceedsOnceTheDiskTakesIt) {
+  const pb::JobSpec spec = micro_spec(data());
+  GroupOptions o = options(2, 1);
+  o.stepped = [&](int rank, Trainer&, const StepReport& report) {
+    if (rank != 0 || report.step != 8) return;
+    EXPECT_TRUE(remove_tree(root()).ok());
+    EXPECT_TRUE(write_atomic(root(), "not a folder").ok());
+  };
+  o.on_event = [&](const KeptEvent& event) {
+    if (event.kind != "checkpoint_failed") return;
+    EXPECT_EQ(::unlink(root().c_str()), 0);
+    EXPECT_TRUE(make_dirs(root()).ok());
+  };
+  const GroupRun run = run_group(spec, data(), o);
+  ASSERT_TRUE(run.agreed());
+  EXPECT_EQ(run.first().events_of("checkpoint_failed").size(), 1U);
+  EXPECT_EQ(newest_checkpoint(root()).step, 8U);
+  EXPECT_TRUE(verify_checkpoint(root(), newest_checkpoint(root()), {}).ok());
+}
+
 TEST_F(Resume, PhasesComeInOrder) {
   const pb::JobSpec spec = micro_spec(data(), {{"training.steps", "3"}, {"validation.freq", "2"}});
   const GroupRun run = run_group(spec, data(), options(2, 1));

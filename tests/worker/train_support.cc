@@ -118,8 +118,12 @@ void VectorSink::step(const StepReport& report) {
 }
 void VectorSink::validation(const ValidationReport& report) { validations.push_back(report); }
 void VectorSink::event(std::string_view kind, int64_t step, std::string_view text) {
-  std::lock_guard lock(mutex_);
-  events_.push_back({std::string(kind), step, std::string(text)});
+  const KeptEvent kept{std::string(kind), step, std::string(text)};
+  {
+    std::lock_guard lock(mutex_);
+    events_.push_back(kept);
+  }
+  if (on_event) on_event(kept);
 }
 std::vector<KeptEvent> VectorSink::events() const {
   std::lock_guard lock(mutex_);
@@ -140,6 +144,7 @@ GroupRun run_group(const pb::JobSpec& spec, const TrainData& data, const GroupOp
       RankRun& out = run.ranks[static_cast<size_t>(rank)];
       VectorSink sink;
       sink.keep_digests = options.keep_digests;
+      sink.on_event = options.on_event;
       out.status = run_rank(spec, data, options, *shard, sink, &out);
       if (!out.status.ok()) shard->abort(out.status.message());
       out.phases = sink.phases;

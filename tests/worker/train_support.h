@@ -59,6 +59,7 @@ class VectorSink final : public ReportSink {
   void event(std::string_view kind, int64_t step, std::string_view text) override;
   // Called inside step(), after the report was kept.
   std::function<void(const StepReport&)> on_step;
+  std::function<void(const KeptEvent&)> on_event;
   bool keep_digests = true;
   std::vector<std::string> phases;
   std::vector<KeptStep> steps;
@@ -85,6 +86,7 @@ struct GroupOptions {
   // In the rank's thread: after create, after each step, after run.
   std::function<void(int rank, Trainer&)> created;
   std::function<void(int rank, Trainer&, const StepReport&)> stepped;
+  std::function<void(const KeptEvent&)> on_event;  // of rank 0, from any of its threads
   std::function<void(int rank, Trainer&)> ended;
 };
 struct RankRun {

@@ -75,7 +75,7 @@ Result<int64_t> Checkpointer::load() {
         SWAX_TRY(rank_.backend.copy(rank_.compute, to[kind], staging_[kind].tensor));
       SWAX_TRY(rank_.backend.sync(rank_.compute));
       fsdp_.weights_changed();
-      step_ = static_cast<int64_t>(name.step);
+      step_ = saved_step_ = static_cast<int64_t>(name.step);
       return step_;
     }
     if (!damaged(code)) return Status(code, name.folder() + ": " + verdict.reason);

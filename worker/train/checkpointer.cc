@@ -85,6 +85,13 @@ Status Checkpointer::discard() {
 
 Status Checkpointer::begin(int64_t step, double loss) {
   SWAX_CHECK(idle());
+  if (failures_ > 0) {
+    // Rank 0 may still be removing what the failed save left: nobody writes there before.
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return !busy_; });
+    lock.unlock();
+    SWAX_TRY(rank_.shard.barrier());
+  }
   const Tensor from[kStateKinds] = {fsdp_.master(), fsdp_.adam_m(), fsdp_.adam_v()};
   for (int kind = 0; kind < kStateKinds; ++kind)
     SWAX_TRY(rank_.backend.copy(rank_.comm, staging_[kind].tensor, from[kind]));
@@ -136,6 +143,7 @@ Status Checkpointer::settle(const StepFlags& agreed) {
     report_durable();
     phase_ = Phase::kIdle;
     failures_ = 0;
+    saved_step_ = step_;
     return ok();
   }
   if (save_over && agreed[StepFlags::kSaveFailed] == 0) {
@@ -148,6 +156,7 @@ Status Checkpointer::settle(const StepFlags& agreed) {
   phase_ = Phase::kIdle;
   if (commit_over && agreed[StepFlags::kCommitFailed] == 0) {
     failures_ = 0;
+    saved_step_ = step_;
     return ok();
   }
   ++failures_;

@@ -60,7 +60,7 @@ class Checkpointer {
   // step.
   Status begin(int64_t step, double loss);
   bool idle() const { return phase_ == Phase::kIdle; }
-  int64_t last_saved_step() const { return step_; }
+  int64_t last_saved_step() const { return saved_step_; }  // or loaded; -1: none
   void fill_flags(StepFlags& flags);
   // Moves on with the agreed flags. kResourceExhausted after kSaveFailuresMax failures in a row.
   Status settle(const StepFlags& agreed);
@@ -97,10 +97,11 @@ class Checkpointer {
   std::array<Block, kStateKinds> staging_;
 
   Phase phase_ = Phase::kIdle;
-  int64_t step_ = -1;
+  int64_t step_ = -1;  // of the save that goes on, or of the last one
+  int64_t saved_step_ = -1;
   double loss_ = 0.0;
   int failures_ = 0;
-  CheckpointName discard_;  // folder of the last failed save
+  CheckpointName discard_;             // folder of the last failed save
   std::vector<DigestSums> sums_;       // of this rank's part, made by the background thread
   std::vector<std::byte> mine_, all_;  // durable exchange
   pb::RankShard shard_;

@@ -246,9 +246,9 @@ Result<RunOutcome> Trainer::finish(RunOutcome::Kind kind, std::string reason) {
                                          : 0.0;
   SWAX_TRY(drain_saves());
   // The state after a non-finite step is the state before it (AdamW left it alone): nothing worth a
-  // checkpoint.
-  if (checkpointer_ && kind != RunOutcome::Kind::kNonFinite && step_ > 0 &&
-      checkpointer_->last_saved_step() != step_) {
+  // checkpoint. A save that fails is tried again until settle() gives up loudly.
+  while (checkpointer_ && kind != RunOutcome::Kind::kNonFinite && step_ > 0 &&
+         checkpointer_->last_saved_step() != step_) {
     SWAX_TRY(checkpointer_->begin(step_, loss_));
     SWAX_TRY(drain_saves());
   }
