@@ -1,0 +1,212 @@
+"""A coordinator and workers on loopback, as processes that tests start, kill and start again."""
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+
+import swax_e2e as e2e
+from swax_e2e import Failure, check
+
+JOB = "micro"
+
+
+def environment(extra=None):
+    variables = {k: v for k, v in os.environ.items()
+                 if not k.startswith("SWAX_") or k == "SWAX_LOG"}
+    variables.update(extra or {})
+    return variables
+
+
+class Daemon:
+    """One program with one command line; start() is the same again after every kill."""
+
+    def __init__(self, folder, name, command, env=None):
+        self.name, self.command, self.env = name, command, env or {}
+        self.log_path = os.path.join(folder, name + ".log")
+        self.process = None
+
+    def start(self):
+        with open(self.log_path, "ab") as log:
+            self.process = subprocess.Popen(
+                self.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                env=environment(self.env), start_new_session=True)
+
+    def alive(self):
+        return self.process is not None and self.process.poll() is None
+
+    def signal(self, how):
+        if self.alive():
+            os.kill(self.process.pid, how)
+
+    def kill(self):
+        self.signal(signal.SIGKILL)
+        if self.process is not None:
+            self.process.wait()
+
+    def log(self):
+        return e2e.read(self.log_path).decode(errors="replace")
+
+
+class Service:
+    def __init__(self, bin_folder, folder, workers=2, slots=2, env=None, coordinator_env=None):
+        os.makedirs(folder, exist_ok=True)
+        self.folder, self.swax = folder, os.path.join(bin_folder, "swax")
+        self.store = os.path.join(folder, "c", "store")
+        self.job_folder = os.path.join(self.store, "jobs", JOB)
+        state = os.path.join(folder, "c")
+        self.coordinator = Daemon(folder, "coordinator", [
+            self.swax, "coordinator", "--state", state, "--listen", "tcp://127.0.0.1:0"],
+            coordinator_env)
+        self.coordinator.start()
+        self.address = e2e.wait_until(self._listening, 30, "the coordinator says its address")
+        self.coordinator.command[-1] = self.address
+        self.workers = []
+        for i in range(workers):
+            name = f"w{i}"
+            self.workers.append(Daemon(folder, name, [
+                self.swax, "worker", "--name", name, "--slots", str(slots), "--state",
+                os.path.join(folder, name), "--coordinator", self.address], env))
+            self.workers[-1].start()
+
+    def _listening(self):
+        check(self.coordinator.alive(), f"the coordinator ended\n{self.coordinator.log()}")
+        for line in self.coordinator.log().splitlines():
+            if line.startswith("listening "):
+                return line.split()[1]
+        return None
+
+    def daemons(self):
+        return [self.coordinator, *self.workers]
+
+    def ask(self, *words, timeout=60):
+        return subprocess.run([self.swax, *words, "--coordinator", self.address],
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                              env=environment(), timeout=timeout, check=False)
+
+    def submit(self, ranks=2, extra=()):
+        answer = self.ask("submit", e2e.SPEC, "--ranks", str(ranks), *e2e.settings(extra))
+        check(answer.returncode == 0, f"submit: exit code {answer.returncode}\n{answer.stderr}")
+
+    def status(self):
+        answer = self.ask("status", JOB, "-o", "json")
+        check(answer.returncode == 0, f"status: exit code {answer.returncode}\n{answer.stderr}")
+        return json.loads(answer.stdout)
+
+    def wait(self, seconds=180):
+        answer = self.ask("wait", JOB, "--timeout", str(seconds), "-o", "json",
+                          timeout=seconds + 60)
+        check(answer.returncode == 0,
+              f"wait: exit code {answer.returncode}\n{answer.stdout}{answer.stderr}"
+              f"{self.tails()}")
+        return json.loads(answer.stdout)
+
+    def events(self, kind=None):
+        answer = self.ask("events", JOB, "-o", "json")
+        check(answer.returncode == 0, f"events: exit code {answer.returncode}\n{answer.stderr}")
+        events = json.loads(answer.stdout)
+        return [e for e in events if kind is None or e["kind"] == kind]
+
+    def tails(self):
+        return "".join(f"--- {d.name}\n" + "\n".join(d.log().splitlines()[-25:]) + "\n"
+                       for d in self.daemons())
+
+    # ---- what the ranks do, from their files ----
+    def newest_step(self):
+        return e2e.newest_step(self.job_folder)
+
+    def step_of(self, epoch):
+        """Highest step that the attempt recorded; 0: none."""
+        return max([e2e.fields(r[2]).get(1, 0) for r in e2e.reports(self.job_folder, epoch)
+                    if 2 in r], default=0)
+
+    def newest_epoch(self):
+        return max(e2e.epochs(self.job_folder), default=0)
+
+    def committed(self):
+        folder = os.path.join(self.job_folder, "ckpt")
+        names = os.listdir(folder) if os.path.isdir(folder) else []
+        return sorted(int(n[5:].split(".")[0]) for n in names if n.startswith("step-")
+                      and os.path.exists(os.path.join(folder, n, "COMMITTED")))
+
+    def processes(self):
+        """pid -> (name, environment) of every process of the job's attempts below this service."""
+        found = {}
+        mark, job = ("SWAX_STATE=" + os.path.realpath(self.folder)).encode(), b"SWAX_JOB="
+        for entry in os.listdir("/proc"):
+            if not entry.isdigit():
+                continue
+            variables = e2e.read(f"/proc/{entry}/environ").split(b"\0")
+            if any(v.startswith(mark) for v in variables) and \
+                    any(v.startswith(job) for v in variables):
+                name = e2e.read(f"/proc/{entry}/comm").decode(errors="replace").strip()
+                found[int(entry)] = (name, variables)
+        return found
+
+    def rank_pids(self):
+        pids = {}
+        for pid, (name, variables) in self.processes().items():
+            for variable in variables:
+                if name == "swax-train" and variable.startswith(b"OMPI_COMM_WORLD_RANK="):
+                    pids[int(variable.split(b"=")[1])] = pid
+        return pids
+
+    def mpirun_pids(self):
+        return [pid for pid, (name, _) in self.processes().items() if name == "mpirun"]
+
+    def worker_of_ranks(self):
+        """The worker whose ranks run now; None: nobody's."""
+        for _, variables in self.processes().values():
+            for variable in variables:
+                if variable.startswith(b"SWAX_WORKER="):
+                    name = variable.split(b"=")[1].decode()
+                    return next(w for w in self.workers if w.name == name)
+        return None
+
+    def stop(self):
+        for daemon in self.daemons():
+            daemon.signal(signal.SIGCONT)
+            daemon.kill()
+
+    def check_checkpoints(self):
+        """Committed = present + retired: nothing is lost, nothing stands there unknown."""
+        committed = {(e["step"], e["attempt"]) for e in self.events("checkpoint_committed")}
+        retired = {(e["step"], e["attempt"]) for e in self.events("checkpoint_retired")}
+        folder, present = os.path.join(self.job_folder, "ckpt"), set()
+        for name in os.listdir(folder):
+            if name.startswith("step-") and os.path.exists(os.path.join(folder, name, "COMMITTED")):
+                step, attempt = name[5:].split(".a")
+                present.add((int(step), int(attempt)))
+        check(present == committed - retired,
+              f"present {sorted(present)}, committed {sorted(committed)}, "
+              f"retired {sorted(retired)}")
+
+    def check_nothing_left(self):
+        e2e.wait_until(lambda: not self.processes(), 5,
+                       f"processes are left: {[n for n, _ in self.processes().values()]}")
+
+
+def seed():
+    value = int(os.environ.get("SWAX_TEST_SEED", time.time_ns() % 1_000_000))
+    e2e.say(f"seed {value}: SWAX_TEST_SEED={value} repeats it")
+    return random.Random(value)
+
+
+def finish(service, digest, kills_of_attempts):
+    """The job's end and all that must hold then. Returns its result."""
+    result = service.wait()
+    check(result["state"] == "SUCCEEDED" and result["step"] == e2e.STEPS, str(result))
+    check(digest in (None, result["digest"]), f"digest {result['digest']}, must be {digest}")
+    ends = [e for e in service.events("attempt_ended") if not e["text"].startswith("done")]
+    check(len(ends) == kills_of_attempts,
+          f"{len(ends)} attempts ended, {kills_of_attempts} were killed: "
+          f"{[(e['attempt'], e['text']) for e in ends]}")
+    check(not service.events("diverged"), "equal steps with different bits")
+    e2e.check_equal_bits(service.job_folder)
+    service.check_checkpoints()
+    service.check_nothing_left()
+    return result
+
+
+__all__ = ["Daemon", "Failure", "JOB", "Service", "finish", "seed"]
