@@ -7,7 +7,7 @@
 namespace swax::coord {
 namespace {
 
-constexpr int kOk = 0, kBadSpec = 2, kUnknown = 3, kConflict = 4, kQuota = 8;
+constexpr int kBadSpec = 2, kUnknown = 3, kConflict = 4, kQuota = 8;
 constexpr size_t kProblemsMax = 20;
 
 void answer(Context& ctx, const Message& message, pb::Reply reply) {

@@ -6,7 +6,7 @@
 namespace swax::sim {
 namespace {
 
-constexpr int64_t kTickMs = 500;
+constexpr int64_t kAgentTickMs = 500;
 
 }  // namespace
 
@@ -69,7 +69,7 @@ void AgentHost::later(int64_t delay_ms, std::function<void()> run) {
 
 void AgentHost::tick() {
   handle(agent::Tick{});
-  if (alive_) later(kTickMs, [this] { tick(); });
+  if (alive_) later(kAgentTickMs, [this] { tick(); });
 }
 
 void AgentHost::handle(agent::EventBody body) {

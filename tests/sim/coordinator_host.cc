@@ -5,7 +5,7 @@
 namespace swax::sim {
 namespace {
 
-constexpr int64_t kTickMs = 500;
+constexpr int64_t kCoordinatorTickMs = 500;
 
 }  // namespace
 
@@ -65,7 +65,7 @@ void CoordinatorHost::later(int64_t delay_ms, std::function<void()> run) {
 
 void CoordinatorHost::tick() {
   handle(coord::Tick{});
-  if (alive_) later(kTickMs, [this] { tick(); });
+  if (alive_) later(kCoordinatorTickMs, [this] { tick(); });
 }
 
 void CoordinatorHost::deliver(uint64_t peer, const pb::Envelope& envelope) {

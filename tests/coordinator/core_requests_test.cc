@@ -1,0 +1,114 @@
+// Requests: durable answers, conflicts, refusals, views.
+#include "tests/coordinator/core_rig.h"
+
+namespace swax::coord::test {
+namespace {
+
+class Requests : public CoreRig {};
+const std::string kId = "0123456789abcdef0123456789abcdef";
+
+TEST_F(Requests, SubmitIsAnsweredInItsBatchAndOnce) {
+  const pb::Reply first = submit(small_spec("a"), kId);
+  EXPECT_EQ(first.code(), 0);
+  EXPECT_FALSE(first.existing());
+  ASSERT_EQ(out().records.size(), 1U);
+  ASSERT_EQ(out().answers.size(), 1U);
+  EXPECT_EQ(out().answers[0].request_id, kId);
+  const pb::Reply again = submit(small_spec("a"), kId);
+  EXPECT_EQ(again.code(), 0);
+  EXPECT_TRUE(again.existing());
+  EXPECT_EQ(again.jobs(0).job(), "a");
+  EXPECT_TRUE(out().records.empty());
+  restart();
+  EXPECT_TRUE(submit(small_spec("a"), kId).existing());
+  EXPECT_EQ(state_.durable.jobs.size(), 1U);
+}
+
+TEST_F(Requests, SameIdWithAnotherBodyIsAConflict) {
+  ASSERT_EQ(submit(small_spec("a"), kId).code(), 0);
+  const pb::Reply reply = submit(small_spec("b"), kId);
+  EXPECT_EQ(reply.code(), 4);
+  EXPECT_THAT(reply.error(), ::testing::HasSubstr("another request"));
+  EXPECT_EQ(state_.durable.jobs.size(), 1U);
+}
+
+TEST_F(Requests, NamesAreUniqueAndTheAnswerSaysWhatToDo) {
+  ASSERT_EQ(submit(small_spec("a")).code(), 0);
+  const pb::Reply live = submit(small_spec("a"));
+  EXPECT_EQ(live.code(), 4);
+  EXPECT_THAT(live.error(), ::testing::HasSubstr("swax cancel a"));
+  ASSERT_EQ(cancel("a", true).code(), 0);
+  const pb::Reply ended = submit(small_spec("a"));
+  EXPECT_EQ(ended.code(), 4);
+  EXPECT_THAT(ended.error(), ::testing::HasSubstr("swax resume a"));
+}
+
+TEST_F(Requests, BadSpecsAreRefusedWithTheField) {
+  pb::JobSpec spec = small_spec("a");
+  spec.mutable_optimizer()->set_lr(-1);
+  spec.mutable_training()->set_seq_len(0);
+  const pb::Reply reply = submit(spec);
+  EXPECT_EQ(reply.code(), 2);
+  EXPECT_THAT(reply.error(), ::testing::HasSubstr("optimizer.lr"));
+  EXPECT_THAT(reply.error(), ::testing::HasSubstr("training.seq_len"));
+  EXPECT_TRUE(out().records.empty());
+  EXPECT_EQ(submit(small_spec("a"), "short id").code(), 2);
+}
+
+TEST_F(Requests, TooManyJobsAreAQuota) {
+  config_.jobs_active_max = 2;
+  ASSERT_EQ(submit(small_spec("a")).code(), 0);
+  ASSERT_EQ(submit(small_spec("b")).code(), 0);
+  EXPECT_EQ(submit(small_spec("c")).code(), 8);
+}
+
+TEST_F(Requests, HeldJobsAreShownAndLeftAlone) {
+  join(0, 4);
+  ASSERT_EQ(submit(small_spec("a")).code(), 0);
+  ASSERT_EQ(submit(small_spec("b")).code(), 0);
+  pass(200);
+  const pb::RunningAttempt attempt = running("a");
+  restart();
+  hold_job(state_.durable, "a", "record 3 cannot be read");
+  state_.vol.live.erase("a");
+  pb::Request request;
+  request.mutable_status()->set_job("a");
+  const pb::Reply status = ask(request);
+  EXPECT_EQ(status.jobs(0).state(), "HELD");
+  EXPECT_THAT(status.jobs(0).message(), ::testing::HasSubstr("record 3"));
+  EXPECT_EQ(cancel("a", true).code(), 4);
+  EXPECT_EQ(submit(small_spec("a")).code(), 4);
+  join(0, 4);
+  beat(0, {attempt, running("b")});
+  for (const Send& send : commands<Send>())
+    if (send.envelope.has_heartbeat_reply())
+      EXPECT_EQ(send.envelope.heartbeat_reply().wanted_size(), 2) << "its ranks go on";
+  live(1, 2000);
+  EXPECT_TRUE(job("b").attempt_live);
+}
+
+TEST_F(Requests, ViewsTellWhyAndWhatToDo) {
+  ASSERT_EQ(submit(small_spec("a", 2)).code(), 0);
+  pb::Request list;
+  list.mutable_list();
+  const pb::Reply reply = ask(list);
+  ASSERT_EQ(reply.jobs_size(), 1);
+  EXPECT_EQ(reply.jobs(0).state(), "QUEUED");
+  EXPECT_EQ(reply.jobs(0).reason(), "WaitingForCapacity");
+  EXPECT_THAT(reply.jobs(0).message(), ::testing::HasSubstr("start more workers"));
+  EXPECT_EQ(reply.jobs(0).store_path(), "/store/jobs/a");
+  join(0);
+  pass(200);
+  pb::Request nodes;
+  nodes.mutable_nodes();
+  const pb::Reply answer = ask(nodes);
+  ASSERT_EQ(answer.nodes_size(), 1);
+  EXPECT_EQ(answer.nodes(0).state(), "ALLOCATED");
+  EXPECT_EQ(answer.nodes(0).slots_used(), 2U);
+  pb::Request unknown;
+  unknown.mutable_status()->set_job("zzz");
+  EXPECT_EQ(ask(unknown).code(), 3);
+}
+
+}  // namespace
+}  // namespace swax::coord::test

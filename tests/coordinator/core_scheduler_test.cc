@@ -1,0 +1,151 @@
+// Placement: priority, then age; whole gangs on few workers; fairness; fewer ranks when slots are
+// gone.
+#include <set>
+
+#include "jobs/spec.h"
+#include "tests/coordinator/core_rig.h"
+
+namespace swax::coord::test {
+namespace {
+
+class Scheduler : public CoreRig {
+ public:
+  std::string places(const std::string& name) {
+    std::string text;
+    for (const pb::RankPlacement& rank : job(name).ranks)
+      text += (text.empty() ? "" : " ") + rank.node();
+    return text;
+  }
+};
+
+TEST_F(Scheduler, GangTakesTheSmallestWorkerThatHoldsIt) {
+  join(0, 4);
+  join(1, 2);
+  join(2, 8);
+  ASSERT_EQ(submit(small_spec("a", 2)).code(), 0);
+  ASSERT_EQ(submit(small_spec("b", 3)).code(), 0);
+  pass(200);
+  EXPECT_EQ(places("a"), "node-1 node-1");
+  EXPECT_EQ(places("b"), "node-0 node-0 node-0");
+}
+
+TEST_F(Scheduler, LargeGangTakesTheLargestWorkersFirst) {
+  join(0, 2);
+  join(1, 3);
+  join(2, 1);
+  ASSERT_EQ(submit(small_spec("a", 5)).code(), 0);
+  pass(200);
+  EXPECT_EQ(places("a"), "node-1 node-1 node-1 node-0 node-0");
+  EXPECT_EQ(job("a").lead, "node-1");
+  EXPECT_EQ(sent_to(2).size(), 1U) << "only its WELCOME";
+}
+
+TEST_F(Scheduler, GangIsPlacedWholeOrNotAtAll) {
+  join(0, 2);
+  ASSERT_EQ(submit(small_spec("a", 3)).code(), 0);
+  live(1, 5000);
+  EXPECT_FALSE(job("a").attempt_live);
+  EXPECT_EQ(job_status(state_, config_, job("a"), {.now_ms = now_}).reason(), "WaitingForCapacity");
+  join(1, 1);
+  pass(200);
+  EXPECT_TRUE(job("a").attempt_live);
+}
+
+TEST_F(Scheduler, PriorityThenAge) {
+  ASSERT_EQ(submit(small_spec("a", 2), "", 0).code(), 0);
+  ASSERT_EQ(submit(small_spec("b", 2), "", 5).code(), 0);
+  ASSERT_EQ(submit(small_spec("c", 2), "", 5).code(), 0);
+  join(0, 2);
+  pass(200);
+  EXPECT_TRUE(job("b").attempt_live);
+  join(1, 2);
+  pass(200);
+  EXPECT_TRUE(job("c").attempt_live);
+  EXPECT_FALSE(job("a").attempt_live);
+}
+
+TEST_F(Scheduler, SlotsAreNeverGivenTwice) {
+  join(0, 3);
+  ASSERT_EQ(submit(small_spec("a", 2)).code(), 0);
+  ASSERT_EQ(submit(small_spec("b", 2)).code(), 0);
+  ASSERT_EQ(submit(small_spec("c", 1)).code(), 0);
+  pass(200);
+  EXPECT_TRUE(job("a").attempt_live);
+  EXPECT_FALSE(job("b").attempt_live);
+  EXPECT_TRUE(job("c").attempt_live);
+}
+
+TEST_F(Scheduler, SmallJobsDoNotStarveALargeOne) {
+  join(0, 2);
+  ASSERT_EQ(submit(small_spec("s0", 1)).code(), 0);
+  pass(200);
+  ASSERT_EQ(submit(small_spec("large", 2)).code(), 0);
+  live(1, 1000);
+  ASSERT_EQ(submit(small_spec("s1", 1)).code(), 0);
+  live(1, 1000);
+  EXPECT_TRUE(job("s1").attempt_live) << "overtakes while the large one has not waited long";
+  live(1, config_.reserve_after_ms);
+  report(0, {ended("s1", "config_error")});
+  ASSERT_EQ(submit(small_spec("s2", 1)).code(), 0);
+  beat(0, {running("s0")});
+  pass(400);
+  EXPECT_FALSE(job("s2").attempt_live) << "the slot is kept";
+  EXPECT_EQ(job_status(state_, config_, job("s2"), {.now_ms = now_}).reason(), "HigherPriority");
+  report(0, {ended("s0", "config_error")});
+  beat(0);
+  pass(400);
+  EXPECT_TRUE(job("large").attempt_live);
+}
+
+TEST_F(Scheduler, FewerAllowedRanksWhenWorkersAreGone) {
+  join(0, 2);
+  pb::JobSpec spec = small_spec("a", 4);
+  spec.mutable_parallelism()->clear_allowed_ranks();
+  for (const uint32_t ranks : {1U, 2U, 4U}) spec.mutable_parallelism()->add_allowed_ranks(ranks);
+  ASSERT_EQ(submit(spec).code(), 0);
+  live(1, config_.shrink_after_ms - 1000);
+  EXPECT_FALSE(job("a").attempt_live) << "another worker may come";
+  live(1, 3000);
+  EXPECT_EQ(places("a"), "node-0 node-0");
+}
+
+TEST_F(Scheduler, BuildsAreNotMixed) {
+  join(0, 2);
+  state_.vol.workers.at("node-0").build_id = "other";
+  join(1, 2);
+  ASSERT_EQ(submit(small_spec("a", 3)).code(), 0);
+  live(2, 2000);
+  EXPECT_FALSE(job("a").attempt_live);
+  join(2, 2);
+  pass(200);
+  EXPECT_EQ(places("a"), "node-1 node-1 node-2");
+}
+
+TEST_F(Scheduler, BlamedWorkerIsTakenLast) {
+  join(0, 2);
+  join(1, 2);
+  ASSERT_EQ(submit(small_spec("a", 1)).code(), 0);
+  pass(200);
+  ASSERT_EQ(places("a"), "node-0");
+  report(0, {ended("a", "signal")});
+  beat(0);
+  beat(1);
+  pass(200);
+  EXPECT_EQ(places("a"), "node-1");
+}
+
+TEST_F(Scheduler, SameEventsSamePlacement) {
+  std::set<std::string> seen;
+  for (int run = 0; run < 3; ++run) {
+    state_ = State();
+    replayed_ = Durable();
+    for (const int worker : {3, 1, 2, 0}) join(worker, 2, static_cast<uint64_t>(run) + 1);
+    ASSERT_EQ(submit(small_spec("a", 3), std::string(32, 'a')).code(), 0);
+    pass(200);
+    seen.insert(places("a"));
+  }
+  EXPECT_EQ(seen, std::set<std::string>{"node-0 node-0 node-1"});
+}
+
+}  // namespace
+}  // namespace swax::coord::test
