@@ -26,6 +26,8 @@ class JobView {
         progress_(is_terminal(STDERR_FILENO), job.total_steps(), clock_),
         next_event_(job.events() > kEventsBefore ? job.events() - kEventsBefore : 1) {}
 
+  void say(const std::string& text) { progress_.say(text); }
+
   void show(const pb::JobStatus& job) {
     show_events(job);
     const std::string now = job.state() + job.reason();
@@ -83,6 +85,14 @@ JobFollower::JobFollower(ClientSession* session, std::string job, int64_t timeou
 
 int64_t JobFollower::left_ms() { return end_ms_ - clock_.monotonic_ms(); }
 
+void JobFollower::say(const std::string& text) const {
+  if (say_) {
+    say_(text);
+  } else {
+    print_message(text);
+  }
+}
+
 std::optional<pb::JobStatus> JobFollower::end(int exit_code) {
   exit_code_ = exit_code;
   return std::nullopt;
@@ -100,7 +110,7 @@ std::optional<pb::JobStatus> JobFollower::next() {
     const pb::Reply reply = session_->ask(status_request(job_), patience);
     const bool passing = reply.code() == kExitUnreachable || reply.code() == kExitInternal;
     if (passing && heard_) {
-      if (!lost_) print_message(one_line(reply.error(), 500) + "; waiting for it");
+      if (!lost_) say(one_line(reply.error(), 500) + "; waiting for it");
       lost_ = true;
       pause(kPollMs);
       continue;
@@ -110,7 +120,7 @@ std::optional<pb::JobStatus> JobFollower::next() {
       print_message("the coordinator's answer has no job");
       return end(kExitInternal);
     }
-    if (lost_) print_message("the coordinator answers again");
+    if (lost_) say("the coordinator answers again");
     heard_ = true;
     lost_ = false;
     const int exit_code = exit_code_of_job(reply.jobs(0));
@@ -132,7 +142,10 @@ Followed follow_job(ClientSession* session, const std::string& job, const Follow
   std::optional<JobView> view;
   Followed followed;
   while (std::optional<pb::JobStatus> status = follower.next()) {
-    if (options.show && !view) view.emplace(session, *status);
+    if (options.show && !view) {
+      view.emplace(session, *status);
+      follower.on_message([&view](const std::string& text) { view->say(text); });
+    }
     if (view) view->show(*status);
     followed.job = std::move(status);
     if (exit_code_of_job(*followed.job) >= 0) break;

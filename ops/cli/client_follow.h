@@ -22,15 +22,19 @@ class JobFollower {
   std::optional<pb::JobStatus> next();
   int exit_code() const { return exit_code_; }
   void pause(int64_t ms);  // ends earlier when the time is over
+  // Who says that the coordinator is silent or back; unset: print_message.
+  void on_message(std::function<void(const std::string&)> say) { say_ = std::move(say); }
 
  private:
   std::optional<pb::JobStatus> end(int exit_code);
+  void say(const std::string& text) const;
   int64_t left_ms();
 
   ClientSession* session_;
   std::string job_;
   int64_t end_ms_;
   SystemClock clock_;
+  std::function<void(const std::string&)> say_;
   bool heard_ = false;  // ever
   bool lost_ = false;   // said that the coordinator is silent
   bool ended_ = false;  // the job has, its status was given

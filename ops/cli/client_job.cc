@@ -182,7 +182,7 @@ Json job_json(const pb::JobStatus& job) {
 }
 
 std::string job_table(const std::vector<pb::JobStatus>& jobs) {
-  constexpr size_t kNameMin = 12, kReasonMin = 5, kGaps = 2 * 6;
+  constexpr size_t kNameMin = 12, kReasonMin = 6, kReasonGood = 18, kGaps = 2 * 6;
   std::vector<std::vector<std::string>> rows;
   std::vector<size_t> widths = {3, 5, 4, 4, 5, 3, 6};  // of the heads
   for (const pb::JobStatus& job : jobs) {
@@ -200,10 +200,12 @@ std::string job_table(const std::vector<pb::JobStatus>& jobs) {
   }
   size_t fixed = kGaps;
   for (size_t c = 1; c + 1 < widths.size(); ++c) fixed += widths[c];
-  const size_t left =
-      fixed + kNameMin + kReasonMin < kColumns ? kColumns - fixed : kNameMin + kReasonMin;
-  const size_t reason =
-      std::clamp<size_t>(left - std::min(left, widths[0]), kReasonMin, left - kNameMin);
+  const size_t least = kNameMin + kReasonMin;
+  const size_t left = fixed + least < kColumns ? kColumns - fixed : least;
+  // A reason has room for one of our words before a name is cut, then what names leave.
+  const size_t beside_names = left - std::min(left, widths[0]);
+  const size_t reason = std::clamp(std::max(std::min(widths[6], kReasonGood), beside_names),
+                                   kReasonMin, left - kNameMin);
   TextTable table({{"JOB", TextTable::Align::kLeft},
                    {"STATE", TextTable::Align::kLeft},
                    {"STEP"},
@@ -212,7 +214,7 @@ std::string job_table(const std::vector<pb::JobStatus>& jobs) {
                    {"ATT"},
                    {"REASON", TextTable::Align::kLeft}});
   for (std::vector<std::string>& row : rows) {
-    row[0] = cut(row[0], left - std::min(reason, widths[6]));
+    row[0] = cut(row[0], left - reason);
     row[6] = cut(row[6], reason);
     table.add(std::move(row));
   }

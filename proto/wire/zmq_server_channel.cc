@@ -22,6 +22,7 @@ constexpr int64_t kExpiryMs = 10000;        // between looks for idle peers
 constexpr int kOutboxRetryMs = 10;          // libzmq does not say which peer reads again
 constexpr size_t kOutboxMessages = 256;     // of one peer
 constexpr int64_t kOutboxBytes = 2 * kMiB;  // of one peer
+constexpr size_t kRoundBytes = kMiB;  // of one poll; parsed, a message may take 40 times as much
 constexpr int kFramesPerMessage = 4;  // a round looks at this many frames per message asked for
 
 // What a worker needs goes before the answers to clients.
@@ -121,8 +122,10 @@ std::vector<Received> ZmqServerChannel::poll(int timeout_ms, int max) {
   std::vector<std::string> parts;
   // libzmq takes one message from each connection in turn, so a flood from one peer leaves the
   // others their share of a round; refused frames use up the round as well.
-  for (int looked = 0; looked < kFramesPerMessage * max && static_cast<int>(taken.size()) < max;
-       ++looked) {
+  size_t bytes = 0;
+  const int look_max = kFramesPerMessage * max;
+  for (int looked = 0; looked < look_max && bytes < kRoundBytes; ++looked) {
+    if (static_cast<int>(taken.size()) == max) break;
     const wire::Receive result = wire::receive(socket_, 2, &parts);
     if (result == wire::Receive::kNothing) break;
     Received received;
@@ -130,6 +133,7 @@ std::vector<Received> ZmqServerChannel::poll(int timeout_ms, int max) {
       refuse(FrameProblem::kLength);
     } else if (take(parts, &received)) {
       taken.push_back(std::move(received));
+      bytes += parts[1].size();
     }
   }
   // Workers before clients; the order of one peer's messages stays.

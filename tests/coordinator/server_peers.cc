@@ -4,11 +4,14 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstdio>
 
 #include "jobs/spec.h"
 #include "proto/base/clock.h"
 #include "proto/base/files.h"
+#include "proto/base/hash.h"
+#include "storage/checkpoint_store.h"
 
 namespace swax::test {
 
@@ -51,6 +54,66 @@ pb::Request submit_request(const std::string& name, uint32_t ranks) {
   return request;
 }
 
+pb::AttemptReport report_of(const std::string& job, uint64_t epoch) {
+  pb::AttemptReport report;
+  report.set_job(job);
+  report.set_epoch(epoch);
+  return report;
+}
+
+pb::AttemptReport step_report(const std::string& job, uint64_t epoch, uint64_t step, double loss) {
+  pb::AttemptReport report = report_of(job, epoch);
+  report.mutable_step()->set_step(step);
+  report.mutable_step()->set_epoch(epoch);
+  report.mutable_step()->set_loss_bits(std::bit_cast<uint64_t>(loss));
+  return report;
+}
+
+pb::AttemptReport durable_report(const std::string& store, const std::string& job, uint64_t epoch,
+                                 uint64_t step, uint32_t rank) {
+  const uint64_t begin = rank * kTensorElements / 2;
+  const std::vector<float> values(kTensorElements / 2, static_cast<float>(step + rank));
+  const std::vector<ShardRange> ranges = {{.tensor_id = 0, .begin = begin, .data = values}};
+  const Result<pb::RankShard> shard = write_shard({.ckpt_root = store + "/jobs/" + job + "/ckpt",
+                                                   .name = {.step = step, .epoch = epoch},
+                                                   .rank = rank,
+                                                   .world_size = 2},
+                                                  ranges);
+  EXPECT_TRUE(shard.ok()) << shard.status().to_string();
+  pb::AttemptReport report = report_of(job, epoch);
+  pb::RankDurable& durable = *report.mutable_durable();
+  durable.set_step(step);
+  durable.set_world_size(2);
+  *durable.mutable_shard() = shard.value();
+  uint64_t sums[2] = {0, 0};
+  const uint64_t name_hash = xxh3_64("model/w");
+  for (uint64_t i = 0; i < values.size(); ++i) {
+    for (int k = 0; k < 2; ++k)
+      sums[k] += digest_mix(k, name_hash, begin + i, std::bit_cast<uint32_t>(values[i]));
+  }
+  durable.add_digest_sums(sums[0]);
+  durable.add_digest_sums(sums[1]);
+  if (rank != 0) return report;
+  pb::CheckpointManifest& base = *durable.mutable_base();
+  base.set_job(job);
+  base.set_step(step);
+  base.set_epoch(epoch);
+  pb::CheckpointTensor& tensor = *base.add_tensors();
+  tensor.set_name("model/w");
+  tensor.set_dtype("f32");
+  tensor.add_shape(2);
+  tensor.add_shape(3);
+  return report;
+}
+
+pb::RunningAttempt running(const std::string& job, uint64_t epoch) {
+  pb::RunningAttempt attempt;
+  attempt.set_job(job);
+  attempt.set_epoch(epoch);
+  attempt.set_phase("train");
+  return attempt;
+}
+
 TestClient::TestClient(const std::string& address)
     : channel_(std::move(ClientChannel::connect(address)).value()) {
   static std::atomic<uint64_t> clients = 0;
@@ -72,8 +135,8 @@ pb::Reply TestClient::ask(const pb::Request& request, const std::string& id, int
   return none;
 }
 
-pb::Reply TestClient::ask(const pb::Request& request) {
-  return ask(request, request_id(++next_id_));
+pb::Reply TestClient::ask(const pb::Request& request, int64_t timeout_ms) {
+  return ask(request, request_id(++next_id_), timeout_ms);
 }
 
 pb::Reply TestClient::submit(const std::string& name, uint32_t ranks) {
@@ -186,15 +249,16 @@ bool TestWorker::wait_start(const std::string& job, pb::StartAttempt* start) {
   });
 }
 
-bool TestWorker::report(std::vector<pb::AttemptReport> reports) {
+bool TestWorker::report(std::vector<pb::AttemptReport> reports, int64_t timeout_ms) {
   pb::Envelope envelope;
-  envelope.mutable_attempt_reports()->set_after(next_report_ - 1);
+  // All reports before these were acknowledged: nothing older is left.
+  envelope.mutable_attempt_reports()->set_after(0);
   for (pb::AttemptReport& report : reports) {
-    report.set_index(next_report_++);
+    report.set_index(next_report++);
     *envelope.mutable_attempt_reports()->add_reports() = report;
   }
   send(envelope);
-  return wait([&] { return acknowledged_ + 1 >= next_report_; });
+  return wait([&] { return acknowledged_ + 1 >= next_report; }, timeout_ms);
 }
 
 }  // namespace swax::test

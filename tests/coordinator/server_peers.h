@@ -21,12 +21,21 @@ std::string request_id(uint64_t number);
 pb::JobSpec job_spec(const std::string& name, uint32_t ranks = 1);
 pb::Request submit_request(const std::string& name, uint32_t ranks = 1);
 
+// Reports as an agent makes them; TestWorker::report gives them their index.
+pb::AttemptReport report_of(const std::string& job, uint64_t epoch);
+pb::AttemptReport step_report(const std::string& job, uint64_t epoch, uint64_t step, double loss);
+pb::RunningAttempt running(const std::string& job, uint64_t epoch);
+// Writes the shard of one of two ranks (a tensor of 6 elements, each has a half) and reports it.
+constexpr uint64_t kTensorElements = 6;
+pb::AttemptReport durable_report(const std::string& store, const std::string& job, uint64_t epoch,
+                                 uint64_t step, uint32_t rank);
+
 class TestClient {
  public:
   explicit TestClient(const std::string& address);
   // The answer; code -1 when there is none within the time.
   pb::Reply ask(const pb::Request& request, const std::string& id, int64_t timeout_ms = 20000);
-  pb::Reply ask(const pb::Request& request);  // under an id of its own
+  pb::Reply ask(const pb::Request& request, int64_t timeout_ms = 20000);  // under its own id
   pb::Reply submit(const std::string& name, uint32_t ranks = 1);
   pb::JobStatus status(const std::string& job);
   std::vector<pb::EventRecord> events(const std::string& job);
@@ -45,13 +54,14 @@ class TestWorker {
   void beat();
   void send(pb::Envelope envelope);
   // Reports under the next indexes, until they are acknowledged. False: they were not.
-  bool report(std::vector<pb::AttemptReport> reports);
+  bool report(std::vector<pb::AttemptReport> reports, int64_t timeout_ms = 10000);
   // Beats and takes mail until `done` or the time is over; all mail so far is in `mail`.
   bool wait(const std::function<bool()>& done, int64_t timeout_ms = 10000);
   bool wait_start(const std::string& job, pb::StartAttempt* start);
 
   std::vector<pb::Envelope> mail;
   std::vector<pb::RunningAttempt> running;  // what the beats say
+  uint64_t next_report = 1;                 // a worker goes on where it was
 
  private:
   void take_mail(int timeout_ms);
@@ -61,7 +71,7 @@ class TestWorker {
   const uint32_t slots_;
   std::unique_ptr<ClientChannel> channel_;
   std::string cluster_id_, nonce_;
-  uint64_t coordinator_epoch_ = 0, sequence_ = 0, next_report_ = 1, acknowledged_ = 0;
+  uint64_t coordinator_epoch_ = 0, sequence_ = 0, acknowledged_ = 0;
   int64_t beat_ms_ = 0;
 };
 

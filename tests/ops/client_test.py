@@ -127,7 +127,7 @@ class Submit(ServiceTest):
 
     def test_a_wrong_input_is_refused_before_the_coordinator_is_asked(self):
         self.refused(2, submit_words("bad", "--set", "training.steps=0"), "training.steps")
-        self.refused(2, submit_words("bad", "--ranks", "60000"), "allowed_ranks")
+        self.refused(2, submit_words("bad", "--ranks", "9"), "parallelism.ranks")
         self.refused(2, submit_words("bad", "--request-id", "xyz"), "32 hex digits")
         self.refused(2, ["submit", "/nonexistent.toml"], "/nonexistent.toml")
         self.refused(3, ["status", "bad"], "no job bad")

@@ -24,7 +24,7 @@ constexpr int64_t kSweepMs = 30'000;
 constexpr int64_t kReapMs = 1'000;       // mpirun ends by itself after an orderly end
 constexpr int64_t kReapGangMs = 10'000;  // ... when ranks of other nodes may still be leaving
 constexpr int64_t kNonceBytesMax = 1024;
-constexpr int kRefused = 255;
+constexpr int kRefused = 255, kLeft = 99;
 
 bool at_fault(const Status& status) {
   return status.code() == Code::kInvalidArgument || status.code() == Code::kNotFound ||
@@ -68,6 +68,11 @@ Status AttemptRunner::sweep_leftovers() {
 
 void AttemptRunner::prepare(const pb::StartAttempt& start, const std::string& store) {
   const Key key{start.job(), start.epoch()};
+  Running& running = running_[key];
+  running.ranks_here = static_cast<size_t>(
+      std::count_if(start.ranks().begin(), start.ranks().end(),
+                    [this](const pb::RankPlace& p) { return p.node() == options_.node; }));
+  running.alone = running.ranks_here == static_cast<size_t>(start.ranks_size());
   start_task([this, key, start, store] {
     agent::Prepared prepared;
     prepared.job = key.first;
@@ -172,10 +177,6 @@ Status AttemptRunner::launch_mpirun(const pb::StartAttempt& start, const std::st
 void AttemptRunner::launch(const pb::StartAttempt& start, const std::string& store) {
   const Key key{start.job(), start.epoch()};
   Running& running = running_[key];
-  running.ranks_here = static_cast<size_t>(
-      std::count_if(start.ranks().begin(), start.ranks().end(),
-                    [this](const pb::RankPlace& p) { return p.node() == options_.node; }));
-  running.alone = running.ranks_here == static_cast<size_t>(start.ranks_size());
   const Status status = launch_mpirun(start, store, &running);
   if (status.ok()) {
     log_info("agent", "launched", {{"job", key.first}, {"epoch", key.second}});
@@ -190,7 +191,6 @@ void AttemptRunner::run_remote(const agent::RunRemote& command, const std::strin
   const pb::LaunchRemote& launch = command.launch;
   const Key key{launch.job(), launch.epoch()};
   Running& running = running_[key];
-  running.alone = false;
   const auto start = [&]() -> Result<Child> {
     SWAX_ASSIGN(std::vector<std::string> words, orted_arguments(launch.command()));
     SWAX_ASSIGN(const std::string orted, find_program("orted"));
@@ -227,9 +227,16 @@ void AttemptRunner::kill(const std::string& job, uint64_t epoch) {
   running.mpirun.reset();
   for (Remote& remote : running.remotes) children->push_back(std::move(remote.child));
   running.remotes.clear();
-  start_task([this, key, children, session = running.session, killed = running.killed,
+  // mpirun ends its daemons itself once all ranks have left, and takes a lost one for a failure.
+  const bool all_left = running.ranks_closed == running.ranks_here && !running.disorder;
+  const int64_t patience_ms = all_left && !running.alone ? kReapGangMs : 0;
+  start_task([this, key, children, patience_ms, session = running.session, killed = running.killed,
               attempt = running.attempt_folder] {
-    for (Child& child : *children) child.end();
+    for (Child& child : *children) {
+      pollfd end{.fd = child.process().get(), .events = POLLIN, .revents = 0};
+      if (patience_ms > 0) ::poll(&end, 1, static_cast<int>(patience_ms));
+      child.end();
+    }
     const JobMark mark{.job = key.first, .state = options_.state};
     const Result<int> swept = sweep_processes(mark, kSweepMs);
     killed->store(true);
@@ -254,6 +261,8 @@ void AttemptRunner::rank_closed(const agent::RankClosed& closed, int64_t now_ms)
   if (it == running_.end()) return;
   Running& running = it->second;
   ++running.ranks_closed;
+  const bool tidy = closed.signal == 0 && (closed.exit_code <= 0 || closed.exit_code == kLeft);
+  running.disorder = running.disorder || !tidy;
   if (running.code == 0 && closed.exit_code > 0) running.code = closed.exit_code;
   if (running.mpirun && running.ranks_closed == running.ranks_here)
     running.reap_ms = now_ms + (running.alone ? kReapMs : kReapGangMs);

@@ -79,8 +79,9 @@ class AttemptRunner {
     std::list<Remote> remotes;
     std::string mpirun_log, session, attempt_folder;
     size_t ranks_here = 0, ranks_closed = 0;
-    bool alone = true;  // all ranks are on this node
-    int code = 0;       // first exit code of a rank that is not 0
+    bool alone = true;      // all ranks are on this node
+    int code = 0;           // first exit code of a rank that is not 0
+    bool disorder = false;  // a rank was killed or failed
     std::optional<int64_t> reap_ms;
     std::shared_ptr<std::atomic<bool>> killed;  // false: the kill is at work
   };
