@@ -152,7 +152,7 @@ INSTANTIATE_TEST_SUITE_P(Table, RankEnds,
                                            EndCase{"ExitOne", 1, 0, "assertion", "user_error"},
                                            EndCase{"BadData", 78, 0, "chunk 3", "config_error"},
                                            EndCase{"NotFinite", 93, 0, "step 4", "numeric"}),
-                         [](const auto& info) { return std::string(info.param.name); });
+                         [](const auto& parameters) { return std::string(parameters.param.name); });
 
 TEST_F(Attempts, LauncherWithoutRanksIsALaunchFailure) {
   hear(start_message("a", 1));

@@ -203,9 +203,7 @@ TEST_F(Attempts, CancelNowKillsAndMayFollowAGentleOne) {
   ASSERT_FALSE(stops("a").empty());
   EXPECT_EQ(stops("a")[0].mode(), pb::STOP_KILL);
   beat(0, {running("a")});
-  for (const Send& send : commands<Send>())
-    if (send.envelope.has_heartbeat_reply())
-      EXPECT_EQ(send.envelope.heartbeat_reply().wanted_size(), 0);
+  EXPECT_EQ(wanted_counts(), std::vector<int>{0});
   report(0, {ended("a", "killed")});
   EXPECT_EQ(job("a").state, JobState::kCancelled);
 }
@@ -279,7 +277,7 @@ INSTANTIATE_TEST_SUITE_P(
                       BudgetCase{"LaunchAgain", "launch_failed", 3, 0, false, "", 4, 0, 8000},
                       BudgetCase{"LaunchLongest", "launch_failed", 12, 0, false, "", 13, 0, 60000},
                       BudgetCase{"Unknown", "?", 0, 0, false, "", 1, 1, 1000}),
-    [](const auto& info) { return std::string(info.param.name); });
+    [](const auto& parameters) { return std::string(parameters.param.name); });
 
 TEST_F(Attempts, BackoffWaitsAlsoOverARestart) {
   place(small_spec("a"), 1);

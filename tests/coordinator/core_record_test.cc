@@ -112,7 +112,7 @@ const std::vector<Case> kCases = {
 };
 
 INSTANTIATE_TEST_SUITE_P(Table, ApplyRecord, ::testing::ValuesIn(kCases),
-                         [](const auto& info) { return std::string(info.param.name); });
+                         [](const auto& parameters) { return std::string(parameters.param.name); });
 
 TEST(ApplyRecordGap, HoldsOneJobOnly) {
   Durable durable;

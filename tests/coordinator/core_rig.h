@@ -48,6 +48,14 @@ class CoreRig : public ::testing::Test {
   std::vector<pb::Envelope> sent_to(int number) const;  // since the last clear()
   std::vector<pb::StartAttempt> starts(const std::string& job) const;
   std::vector<pb::StopAttempt> stops(const std::string& job) const;
+  // How many attempts each HEARTBEAT_REPLY of the newest event names.
+  std::vector<int> wanted_counts() const {
+    std::vector<int> counts;
+    for (const Send& send : commands<Send>())
+      if (send.envelope.has_heartbeat_reply())
+        counts.push_back(send.envelope.heartbeat_reply().wanted_size());
+    return counts;
+  }
   void clear() { sent_.clear(); }
   const Job& job(const std::string& name) { return state_.durable.jobs.at(name); }
   std::vector<pb::JobRecord> records_of(const std::string& job) const;

@@ -76,7 +76,7 @@ INSTANTIATE_TEST_SUITE_P(Planted, CanaryTest,
                                            Planted{Canary::kRetentionBeforeCommit, "retention"},
                                            Planted{Canary::kBudgetResetByHello, "budget"}),
                          [](const auto& info) {
-                           return std::string(canary_name(info.param.canary));
+                           return std::string(canary_name(parameters.param.canary));
                          });
 
 }  // namespace
