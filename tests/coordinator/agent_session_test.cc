@@ -1,4 +1,6 @@
 // The agent and its coordinator: registration, silence, outbox, restarts of either, leaving.
+#include <set>
+
 #include "tests/coordinator/agent_rig.h"
 
 namespace swax::agent::test {
@@ -79,6 +81,7 @@ TEST_F(Session, SilenceBringsANewSocketAndTrainingGoesOn) {
   EXPECT_EQ(state_.outbox_steps.size(), 60U);
   clear();
   welcome();
+  pass(200);
   EXPECT_EQ(sent_reports().size(), 61U) << "launched, and every step";
 }
 
@@ -188,6 +191,7 @@ TEST_F(Session, NewCoordinatorHearsWhatTheOldOneMayHaveForgotten) {
   acknowledge(99);
   ASSERT_TRUE(state_.outbox.empty());
   clear();
+  now_ += 1000;
   coordinator_epoch_ = 8;
   want({});  // of a process that does not know us
   EXPECT_TRUE(all<Kill>().empty());

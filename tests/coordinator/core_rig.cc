@@ -1,5 +1,7 @@
 #include "tests/coordinator/core_rig.h"
 
+#include <algorithm>
+
 #include "jobs/spec.h"
 #include "proto/base/text.h"
 #include "tests/jobs/spec_texts.h"
@@ -82,10 +84,12 @@ void CoreRig::live(int count, int64_t ms) {
   for (const int64_t end = now_ + ms; now_ < end;) {
     for (int number = 0; number < count; ++number) {
       std::vector<pb::RunningAttempt> attempts;
-      for (const auto& [name, job] : state_.durable.jobs) {
-        if (!job.attempt_live || state_.vol.live.at(name).ends.contains(node(number))) continue;
-        for (const pb::RankPlacement& rank : job.ranks)
-          if (rank.node() == node(number) && attempts.empty()) attempts.push_back(running(name));
+      for (const auto& [name, attempt] : state_.vol.live) {
+        const std::vector<pb::RankPlacement>& ranks = job(name).ranks;
+        const bool here = std::any_of(ranks.begin(), ranks.end(), [number](const auto& rank) {
+          return rank.node() == node(number);
+        });
+        if (here && !attempt.ends.contains(node(number))) attempts.push_back(running(name));
       }
       beat(number, attempts);
     }
