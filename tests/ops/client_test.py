@@ -279,6 +279,11 @@ class Silence(unittest.TestCase):
         self.folder = tempfile.TemporaryDirectory()
         self.addCleanup(self.folder.cleanup)
 
+    def stop(self, process):
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+
     def test_nobody_is_there(self):
         address = f"tcp://127.0.0.1:{closed_port()}"
         began = time.monotonic()
@@ -325,10 +330,12 @@ class Silence(unittest.TestCase):
         first = Coordinator(self.folder.name)
         address = first.address
         self.assertEqual(client(address, *submit_words("long")).returncode, 0)
-        waiting = subprocess.Popen([swax, "wait", "long", "--coordinator", address], text=True,
+        waiting = subprocess.Popen([swax, "watch", "long", "--coordinator", address], text=True,
                                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                    stderr=subprocess.PIPE)
-        time.sleep(1.0)
+        self.addCleanup(self.stop, waiting)
+        while "long QUEUED" not in waiting.stderr.readline():  # it has been answered once
+            self.assertIsNone(waiting.poll())
         first.end()
         self.assertIn("waiting for it", waiting.stderr.readline())
         second = Coordinator(self.folder.name, listen=address)
