@@ -4,8 +4,8 @@ swax_test(coordinator_core_test
   SOURCES core_attempts_test.cc core_checkpoints_test.cc core_membership_test.cc core_record_test.cc
     core_requests_test.cc core_scheduler_test.cc
   DEPS swax_core_rig
-  LABELS unit sanitize)
+  LABELS unit)
 swax_test(agent_core_test
   SOURCES agent_attempts_test.cc agent_session_test.cc
   DEPS swax_agent_core swax_jobs
-  LABELS unit sanitize)
+  LABELS unit)

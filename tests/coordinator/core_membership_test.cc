@@ -49,7 +49,7 @@ TEST_F(Membership, WrongNonceIsRefusedAndMayTryAgain) {
 }
 
 TEST_F(Membership, BadNamesAreRefusedForGood) {
-  for (const std::string name : {std::string(""), std::string("a/b"), std::string("a b"),
+  for (const std::string& name : {std::string(""), std::string("a/b"), std::string("a b"),
                                  std::string(64, 'a'), std::string("../x")}) {
     tell(1, hello(name, "s", 1, 1));
     EXPECT_TRUE(welcome().final()) << name;
