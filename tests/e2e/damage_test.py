@@ -43,7 +43,7 @@ CASES = [
 def stopped_half_way(bin_folder, state):
     run = e2e.Run(bin_folder, state)
     e2e.wait_until(lambda: e2e.newest_step(state) >= e2e.STEPS // 2 or run.process.poll() is not None,
-                   60, "half of the steps")
+                   300, "half of the steps")
     run.process.send_signal(signal.SIGTERM)
     code = run.finish()
     check(code == 143, f"exit code {code}, must be 143\n{run.errors()}")

@@ -67,7 +67,7 @@ class Run:
                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, env=environment,
                 start_new_session=True)
 
-    def finish(self, seconds=120):
+    def finish(self, seconds=400):  # seconds on a free machine, minutes beside a build
         try:
             out, _ = self.process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
@@ -249,16 +249,15 @@ def newest_checkpoint(state):
 
 
 def shared_leftovers():
-    names = [f"/dev/shm/{n}" for n in os.listdir("/dev/shm")]
-    names += [f"/tmp/{n}" for n in os.listdir("/tmp") if n.startswith(("swax-0-", "ompi."))]
-    return {n for n in names if "vader" in n or "open_mpi" in n or n.startswith("/tmp/")}
+    """Shared memory of any MPI: only a run that is killed in the wrong moment leaves some."""
+    return {n for n in os.listdir("/dev/shm") if "vader" in n or "open_mpi" in n}
 
 
 def check_nothing_left(state, before):
-    wait_until(lambda: not processes_of(state), 5, f"processes are left: {processes_of(state)}")
+    wait_until(lambda: not processes_of(state), 5, "processes with its SWAX_STATE are left")
     left = os.listdir(os.path.join(state, "attempts"))
     check(not left, f"attempt folders are left: {left}")
-    check(shared_leftovers() <= before, f"left behind: {shared_leftovers() - before}")
+    wait_until(lambda: shared_leftovers() <= before, 5, "shared memory is left in /dev/shm")
 
 
 def main(body):

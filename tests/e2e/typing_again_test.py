@@ -13,7 +13,7 @@ from swax_e2e import check, say
 def half_way(bin_folder, state, **options):
     run = e2e.Run(bin_folder, state, **options)
     e2e.wait_until(lambda: e2e.newest_step(state) >= e2e.STEPS // 2 or run.process.poll() is not None,
-                   60, "half of the steps")
+                   300, "half of the steps")
     return run
 
 
@@ -94,7 +94,7 @@ def two_signals(case):
 
 def hang(case):
     state = case.path("hang")
-    run = half_way(case.bin, state, env={"SWAX_TEST_HANG_MS": "1500"})
+    run = half_way(case.bin, state, env={"SWAX_TEST_HANG_MS": "5000"})
     e2e.kill(e2e.rank_pids(state)[1], signal.SIGSTOP)
     result = expect(run, 0)
     check(result["digest"] == case.digest and result["attempt"] == 2, str(result))
