@@ -1,4 +1,4 @@
 # The client's verbs against a real `swax coordinator`.
 add_test(NAME client_test
   COMMAND ${SWAX_PYTHON3} ${CMAKE_CURRENT_SOURCE_DIR}/client_test.py --swax $<TARGET_FILE:swax>)
-set_tests_properties(client_test PROPERTIES LABELS unit TIMEOUT 180 RUN_SERIAL TRUE)
+set_tests_properties(client_test PROPERTIES LABELS unit TIMEOUT 300 RUN_SERIAL TRUE)
