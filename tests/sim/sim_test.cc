@@ -75,8 +75,8 @@ INSTANTIATE_TEST_SUITE_P(Planted, CanaryTest,
                                            Planted{Canary::kCommandNotRepeated, "convergence"},
                                            Planted{Canary::kRetentionBeforeCommit, "retention"},
                                            Planted{Canary::kBudgetResetByHello, "budget"}),
-                         [](const auto& info) {
-                           return std::string(canary_name(parameters.param.canary));
+                         [](const ::testing::TestParamInfo<Planted>& planted) {
+                           return std::string(canary_name(planted.param.canary));
                          });
 
 }  // namespace
