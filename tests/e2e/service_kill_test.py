@@ -18,7 +18,6 @@ COORDINATOR_POINTS = ["checkpoint.committed_written", "coord.commit_record_synce
 WORKER_POINTS = ["agent.durable_sent", "agent.launched"]
 TARGETS = ["rank", "coordinator", "worker", "mpirun", "all"]
 RESTART_SECONDS_MAX = 3.0
-ENDED_SECONDS = 30
 TARGET_RESTART_SECONDS = 3.0
 
 
@@ -29,7 +28,8 @@ class Round:
         os.mkdir(self.once)
         armed = {"SWAX_FAILPOINT_ONCE_DIR": self.once}
         if point is not None:
-            armed["SWAX_FAILPOINTS"] = f"{point}:{1 if point.startswith(('coord.s', 'agent.l')) else rng.randint(1, 3)}"
+            early = point.startswith(("coord.s", "agent.l"))
+            armed["SWAX_FAILPOINTS"] = f"{point}:{1 if early else rng.randint(1, 3)}"
         ours = point in COORDINATOR_POINTS
         self.service = service.Service(bin_folder, folder, coordinator_env=armed if ours else None,
                                        env=None if ours else armed)
@@ -109,13 +109,30 @@ def undisturbed(bin_folder, folder):
     return result["digest"]
 
 
+def gang(bin_folder, folder, digest):
+    """One rank on each of two workers: mpirun's daemon is started by the agents. A rank is killed."""
+    s = service.Service(bin_folder, folder, slots=1)
+    try:
+        s.submit()
+        e2e.wait_until(lambda: s.newest_step() >= 6, 90, f"step 6\n{s.tails()}")
+        workers = {v for _, variables in s.processes().values() for v in variables
+                   if v.startswith(b"SWAX_WORKER=")}
+        check(len(workers) == 2, f"both workers have ranks: {workers}")
+        e2e.kill(s.rank_pids()[1])
+        service.finish(s, digest, 1)
+    finally:
+        s.stop()
+    say("  a gang over two workers, kill -9 of a rank: same digest")
+
+
 def body(bin_folder, scratch):
     rng = service.seed()
     digest = undisturbed(bin_folder, os.path.join(scratch, "u"))
+    gang(bin_folder, os.path.join(scratch, "g"), digest)
     points = rng.sample(RANK_POINTS + COORDINATOR_POINTS + WORKER_POINTS, 11)
     # CI: two rounds of three kills; in full every failpoint and thirty kills.
     plans = [(points[i % 11], 2) for i in range(11 if e2e.FULL else 2)]
-    kills, restarts = 0, []
+    kills, restarts = 1, []
     for i, (point, timed) in enumerate(plans):
         r = Round(bin_folder, os.path.join(scratch, f"r{i}"), rng, point)
         try:
