@@ -45,7 +45,9 @@ TEST_F(Scheduler, GangIsPlacedWholeOrNotAtAll) {
   ASSERT_EQ(submit(small_spec("a", 3)).code(), 0);
   live(1, 5000);
   EXPECT_FALSE(job("a").attempt_live);
-  EXPECT_EQ(job_status(state_, config_, job("a"), {.now_ms = now_, .wall_ms = 0, .body = {}}).reason(), "WaitingForCapacity");
+  EXPECT_EQ(
+      job_status(state_, config_, job("a"), {.now_ms = now_, .wall_ms = 0, .body = {}}).reason(),
+      "WaitingForCapacity");
   join(1, 1);
   pass(200);
   EXPECT_TRUE(job("a").attempt_live);
@@ -90,7 +92,9 @@ TEST_F(Scheduler, SmallJobsDoNotStarveALargeOne) {
   beat(0, {running("s0")});
   pass(400);
   EXPECT_FALSE(job("s2").attempt_live) << "the slot is kept";
-  EXPECT_EQ(job_status(state_, config_, job("s2"), {.now_ms = now_, .wall_ms = 0, .body = {}}).reason(), "HigherPriority");
+  EXPECT_EQ(
+      job_status(state_, config_, job("s2"), {.now_ms = now_, .wall_ms = 0, .body = {}}).reason(),
+      "HigherPriority");
   report(0, {ended("s0", "config_error")});
   beat(0);
   pass(400);
