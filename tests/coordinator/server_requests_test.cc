@@ -6,8 +6,9 @@
 
 #include <thread>
 
-#include "proto/base/ids.h"
+#include "coordinator/queries.h"
 #include "proto/base/text.h"
+#include "proto/frame.h"
 #include "tests/coordinator/server_peers.h"
 #include "tests/proto/scratch_dir.h"
 
@@ -113,19 +114,26 @@ TEST(ServerRequests, SurviveARestart) {
   EXPECT_EQ(client.ask(submit_request("job-b"), request_id(5)).code(), 4);
 }
 
-TEST(ServerRequests, FitIntoAFrame) {
-  const ScratchDir dir;
-  const auto server = open_server(dir.path());
-  TestClient client(server->address());
-  // Each row has a store path and a message: 1,000 rows are more than a frame holds.
-  for (int i = 0; i < 1000; ++i)
-    ASSERT_EQ(client.submit("job-with-a-rather-long-name-number-" + to_text(i)).code(), 0);
-  pb::Request list;
-  list.mutable_list()->set_all(true);
-  const pb::Reply reply = client.ask(list);
-  EXPECT_EQ(reply.code(), 0);
-  EXPECT_GT(reply.jobs_size(), 100);
-  EXPECT_LT(reply.jobs_size(), 1000);
+TEST(FitReply, TakesRowsFromTheEndAndSaysSo) {
+  pb::Reply reply;
+  for (int i = 0; i < 1000; ++i) {
+    pb::JobStatus& job = *reply.add_jobs();
+    job.set_job("job-" + to_text(i));
+    job.set_message(std::string(400, 'm'));
+  }
+  pb::Reply small = reply;
+  small.mutable_jobs()->DeleteSubrange(10, 990);
+  const std::string before = small.SerializeAsString();
+  coord::fit_reply(&small);
+  EXPECT_EQ(small.SerializeAsString(), before);  // what fits stays
+
+  coord::fit_reply(&reply);
+  pb::Envelope envelope;
+  *envelope.mutable_reply() = reply;
+  EXPECT_TRUE(encode_frame(envelope).ok());
+  EXPECT_GT(reply.jobs_size(), 400);
+  EXPECT_LT(reply.jobs_size(), 600);
+  EXPECT_EQ(reply.jobs(0).job(), "job-0");
   EXPECT_NE(reply.error().find(" of 1000 rows"), std::string::npos) << reply.error();
 }
 

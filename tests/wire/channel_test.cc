@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <functional>
 #include <thread>
 
@@ -287,26 +286,25 @@ TEST(Channel, CutsOffOversizeAndHalfFrames) {
   EXPECT_EQ(got.size(), 1U);
 }
 
+// Each frame is either a message or counted under its reason. In portions that libzmq's queue
+// holds, so that a slow machine changes nothing.
 TEST(Channel, SurvivesHostileFrames) {
   const auto server = make_server();
-  std::atomic<bool> stop = false;
-  std::thread sender([&] {
-    RawPeer peer(server->address());
-    HostileFrames hostile(2);
-    for (int i = 0; i < 5000; ++i) peer.send(hostile.next());
-    stop = true;
-  });
-  size_t accepted = 0;
-  const auto refused = [&] {
-    uint64_t sum = 0;
+  RawPeer peer(server->address());
+  HostileFrames hostile(2);
+  uint64_t sent = 0, accepted = 0;
+  const auto seen = [&] {
+    uint64_t sum = accepted;
     for (const auto& [reason, count] : server->refused()) sum += count;
     return sum;
   };
-  // A loaded machine takes its time; what counts is that every frame is accounted for.
-  const int64_t end = now_ms() + 30000;
-  while ((!stop || accepted + refused() < 5000U) && now_ms() < end) accepted += server->poll(10, 64).size();
-  sender.join();
-  EXPECT_EQ(accepted + refused(), 5000U);
+  for (int portion = 0; portion < 200; ++portion) {
+    for (int i = 0; i < 25; ++i, ++sent) ASSERT_TRUE(peer.send(hostile.next()));
+    for (const int64_t end = now_ms() + 10000; seen() < sent && now_ms() < end;)
+      accepted += server->poll(10, 64).size();
+    ASSERT_EQ(seen(), sent);
+  }
+  EXPECT_GT(accepted, 0U);
 }
 
 TEST(ClientChannel, SaysWhatTheTroubleIs) {
