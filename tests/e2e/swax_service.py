@@ -2,6 +2,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import time
@@ -112,6 +113,13 @@ class Service:
         return "".join(f"--- {d.name}\n" + "\n".join(d.log().splitlines()[-25:]) + "\n"
                        for d in self.daemons())
 
+    def wait_until(self, condition, seconds, what):
+        """As e2e.wait_until, and the daemons' newest lines when it fails."""
+        try:
+            return e2e.wait_until(condition, seconds, what)
+        except Failure as failure:
+            raise Failure(f"{failure}\n{self.tails()}") from None
+
     # ---- what the ranks do, from their files ----
     def newest_step(self):
         return e2e.newest_step(self.job_folder)
@@ -168,6 +176,14 @@ class Service:
         for daemon in self.daemons():
             daemon.signal(signal.SIGCONT)
             daemon.kill()
+        # Nobody starts these workers again: what their notes name is ours to remove.
+        for worker in self.workers:
+            notes = os.path.join(self.folder, worker.name, "attempts")
+            for note in os.listdir(notes) if os.path.isdir(notes) else []:
+                session = e2e.read(os.path.join(notes, note)).decode().strip()
+                if session.startswith("/tmp/swax-"):
+                    e2e.wait_until(lambda: not self.processes(), 10, "ranks outlive their worker")
+                    shutil.rmtree(session, ignore_errors=True)
 
     def check_checkpoints(self):
         """Committed = present + retired: nothing is lost, nothing stands there unknown."""
