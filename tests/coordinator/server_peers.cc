@@ -20,13 +20,13 @@ int64_t now_ms() {
   return clock.monotonic_ms();
 }
 
-std::unique_ptr<coord::Server> open_server(const std::string& state, coord::Config timing) {
-  Result<std::unique_ptr<coord::Server>> server =
-      coord::Server::open({.state = state,
-                           .listen = "tcp://127.0.0.1:0",
-                           .store = "",
-                           .insecure = false,
-                           .timing = timing});
+std::unique_ptr<coord::Server> open_server(const std::string& state) {
+  coord::ServerOptions options;
+  options.state = state;
+  options.listen = "tcp://127.0.0.1:0";
+  options.timing.suspect_ms = 60000;
+  options.timing.lost_ms = 120000;
+  Result<std::unique_ptr<coord::Server>> server = coord::Server::open(options);
   EXPECT_TRUE(server.ok()) << server.status().to_string();
   return server.ok() ? std::move(server).value() : nullptr;
 }
@@ -190,7 +190,7 @@ void TestWorker::send(pb::Envelope envelope) {
 
 bool TestWorker::join(const std::vector<pb::RunningAttempt>& attempts) {
   running = attempts;
-  for (const int64_t end = now_ms() + 10000; now_ms() < end;) {
+  for (const int64_t end = now_ms() + 60000; now_ms() < end;) {
     pb::Envelope hello;
     hello.mutable_hello()->set_state_id("state-of-" + node_);
     hello.mutable_hello()->set_slots(slots_);
