@@ -171,9 +171,11 @@ void on_launch_remote(Context& ctx, const Worker& lead, const pb::LaunchRemote& 
   if (job == nullptr || job->epoch != launch.epoch() || !wanted(ctx.state, *job, lead.node) ||
       job->lead != lead.node)
     return refuse_remote(ctx, lead, launch, "the attempt is not current");
-  const auto target = ctx.state.vol.workers.find(launch.target());
-  if (!hosts(*job, launch.target()) || target == ctx.state.vol.workers.end())
+  if (!hosts(*job, launch.target()))
     return refuse_remote(ctx, lead, launch, "no member " + printable(launch.target()));
+  const auto target = ctx.state.vol.workers.find(launch.target());
+  // Not back yet after our start; the lead asks again.
+  if (target == ctx.state.vol.workers.end()) return;
   pb::Envelope e;
   *e.mutable_launch_remote() = launch;
   send_to(ctx, target->second, std::move(e));
@@ -230,7 +232,10 @@ void tick_workers(Context& ctx) {
   for (auto it = workers.begin(); it != workers.end();) {
     Worker& worker = it->second;
     const int64_t silent_ms = ctx.now() - worker.heard_ms;
-    if (silent_ms > ctx.config.lost_ms) worker.lost = true;
+    // Workers that found us silent open new connections, further and further apart.
+    const bool returning = worker.heard_ms <= ctx.state.vol.resumed_ms &&
+                           ctx.now() - ctx.state.vol.resumed_ms < ctx.config.reattach_ms;
+    if (silent_ms > ctx.config.lost_ms && !returning) worker.lost = true;
     if (silent_ms > ctx.config.forget_ms) {
       ctx.out.commands.emplace_back(ForgetPeer{.peer = worker.peer});
       it = workers.erase(it);
@@ -246,6 +251,7 @@ void grant_pause(State& state, const Config& config, int64_t now_ms) {
   const int64_t gap_ms = now_ms - vol.last_event_ms;
   vol.last_event_ms = now_ms;
   if (gap_ms <= config.pause_ms) return;
+  if (gap_ms > config.suspect_ms) vol.resumed_ms = now_ms;
   vol.started_ms += gap_ms;
   for (auto& [node, worker] : vol.workers)
     if (!worker.lost) worker.heard_ms += gap_ms;

@@ -148,6 +148,7 @@ struct Volatile {
   std::map<std::string, pb::ValidationRecord> last_validation;  // by job
   uint64_t sequence = 0;                                        // of our messages
   int64_t started_ms = 0;
+  int64_t resumed_ms = 0;  // end of the newest long pause: workers come back as after a start
   int64_t last_event_ms = 0;
   int64_t last_reconcile_ms = 0;
 };

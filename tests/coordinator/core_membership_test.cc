@@ -242,6 +242,11 @@ TEST_F(Membership, LaunchRequestsAreRelayedInsideTheAttemptOnly) {
   EXPECT_EQ(sent_to(0).at(0).remote_exited().exit_code(), 255);
   launch(0, "node-1", 2);  // not this epoch
   EXPECT_EQ(sent_to(0).at(0).remote_exited().exit_code(), 255);
+  restart();
+  join(0);
+  launch(0, "node-1", 1);
+  EXPECT_TRUE(sent_to(0).empty()) << "node-1 is not back yet: no refusal, the lead asks again";
+  join(1);
   launch(1, "node-0", 1);  // only the lead
   EXPECT_EQ(sent_to(1).at(0).remote_exited().exit_code(), 255);
 }

@@ -69,6 +69,12 @@ void watch(Context& ctx, Attempt& attempt) {
   const bool all_came = std::all_of(attempt.ranks.begin(), attempt.ranks.end(),
                                     [](const auto& r) { return r.second.connected; });
   if (!all_came) {
+    // Daemons on other nodes are asked for through the coordinator: its absence is not their fault.
+    const bool alone = attempt.start.ranks_size() == static_cast<int>(attempt.ranks.size());
+    if (!ctx.state.registered && !alone) {
+      attempt.since_ms = ctx.now();
+      return;
+    }
     if (age_ms > ctx.config.launch_limit_ms)
       kill(ctx, attempt, "launch_failed",
            "not all ranks came up within " + duration_text(ctx.config.launch_limit_ms));
