@@ -3,7 +3,7 @@
 // poll(); outboxes are bounded; a message that cannot be sent is dropped and counted, because what
 // must arrive is sent again by its owner. Options (design, 5-decisions; research
 // orchestration 4.2): ROUTER_MANDATORY 1 with DONTWAIT, ROUTER_HANDOVER 0, no identities of ours,
-// LINGER 0, IMMEDIATE 1, MAXMSGSIZE 256 KiB, ZMTP heartbeats, jittered reconnect, bounded HWMs.
+// LINGER 0, IMMEDIATE 1, MAXMSGSIZE 256 KiB, jittered reconnect, bounded HWMs.
 // Addresses are literal; nothing resolves the own host name. Threads: a channel is made, used and
 // closed by one thread. wake() may be called from any thread.
 #pragma once

@@ -34,7 +34,7 @@ struct Address {
 };
 Result<Address> parse_address(std::string_view text);
 
-// A socket with the options both ends share: no linger, size limit, ZMTP heartbeats, keep-alive.
+// A socket with the options both ends share: no linger, size limit, keep-alive.
 enum class SocketKind { kRouter, kDealer };
 Result<Socket> make_socket(const Context& context, SocketKind kind, const Address& address);
 Status set_option(const Socket& socket, int option, int value);

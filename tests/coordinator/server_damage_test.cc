@@ -230,8 +230,8 @@ TEST(ServerDamage, TellsNothingBeforeItIsStored) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     reply = client.ask(submit_request("job-b"), request_id(9));
   }
+  // Its own answer or that of the repetition: it is one job.
   EXPECT_EQ(reply.code(), 0) << reply.error();
-  EXPECT_TRUE(reply.existing());
   EXPECT_EQ(client.ask(list).jobs_size(), 2);
 }
 

@@ -307,6 +307,27 @@ TEST(Channel, SurvivesHostileFrames) {
   EXPECT_GT(accepted, 0U);
 }
 
+// With ZMTP heartbeats libzmq would end the process a second after this peer is gone.
+TEST(Channel, OutlivesAPeerThatFloodsAndLeaves) {
+  const auto server = make_server();
+  const std::string frame = encode_frame(message("a")).value();
+  for (int i = 0; i < 5; ++i) {
+    RawPeer peer(server->address());
+    for (int m = 0; m < 2000 && peer.send(frame); ++m) {
+    }
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  EXPECT_GE(poll_messages(*server, 5).size(), 5U);
+  RawPeer honest(server->address());
+  honest.send(encode_frame(message("honest")).value());
+  bool heard = false;
+  for (const int64_t end = now_ms() + 60000; !heard && now_ms() < end;) {
+    for (const Received& received : server->poll(10, 64))
+      heard |= received.envelope.node() == "honest";
+  }
+  EXPECT_TRUE(heard);
+}
+
 TEST(ClientChannel, SaysWhatTheTroubleIs) {
   std::string address;
   {
