@@ -11,15 +11,31 @@ namespace {
 
 constexpr size_t kSavesMax = 4;  // incomplete ones of an attempt; a trainer has one at a time
 
-void start_commit(Context& ctx, const std::string& job, AttemptLive& live, uint64_t step,
-                  int tries) {
-  WriteCommitted write;
-  write.job = job;
-  write.step = step;
-  write.epoch = ctx.state.durable.jobs.at(job).epoch;
-  for (const auto& [rank, durable] : live.durable.at(step)) write.ranks.push_back(durable);
-  live.committing[step] = tries;
-  ctx.out.commands.emplace_back(std::move(write));
+uint64_t newest_committed(const Job& job) {
+  uint64_t step = 0;
+  for (const auto& [key, checkpoint] : job.checkpoints)
+    if (key.second == job.epoch) step = std::max(step, key.first);
+  return step;
+}
+
+// One commit of a job at a time, the newest complete save first: an older one would only come after
+// retention has taken it away.
+void start_commit(Context& ctx, const std::string& job_name, AttemptLive& live) {
+  const Job& job = ctx.state.durable.jobs.at(job_name);
+  if (!live.committing.empty()) return;
+  for (auto save = live.durable.rbegin(); save != live.durable.rend(); ++save) {
+    if (save->second.size() != job.ranks.size()) continue;
+    WriteCommitted write;
+    write.job = job_name;
+    write.step = save->first;
+    write.epoch = job.epoch;
+    for (const auto& [rank, durable] : save->second) write.ranks.push_back(durable);
+    const auto later = live.commit_later.find(save->first);
+    live.committing[save->first] = later == live.commit_later.end() ? 1 : later->second + 1;
+    live.commit_later.erase(save->first);
+    ctx.out.commands.emplace_back(std::move(write));
+    return;
+  }
 }
 
 void record_commit(Context& ctx, const CommittedWritten& written) {
@@ -49,16 +65,17 @@ void take_durable(Context& ctx, const Worker& worker, const std::string& job_nam
   const uint32_t rank = durable.shard().rank();
   const bool of_this_gang = durable.world_size() == world && rank < world;
   if (!of_this_gang || job->ranks[rank].node() != worker.node) return;
-  if (job->checkpoints.contains({durable.step(), job->epoch})) return;
+  if (durable.step() <= newest_committed(*job)) return;
   if (live->committing.contains(durable.step()) || live->commit_later.contains(durable.step()))
     return;
   auto& save = live->durable[durable.step()];
   save[rank] = durable;
-  if (save.size() == world) start_commit(ctx, job_name, *live, durable.step(), 1);
+  if (save.size() == world) start_commit(ctx, job_name, *live);
   if (live->durable.size() <= kSavesMax) return;
   const uint64_t oldest = live->durable.begin()->first;
-  if (!live->committing.contains(oldest) && !live->commit_later.contains(oldest))
-    live->durable.erase(oldest);
+  if (live->committing.contains(oldest)) return;
+  live->commit_later.erase(oldest);
+  live->durable.erase(oldest);
 }
 
 void on_committed(Context& ctx, const CommittedWritten& written) {
@@ -71,19 +88,17 @@ void on_committed(Context& ctx, const CommittedWritten& written) {
   live->committing.erase(it);
   if (written.ok) {
     record_commit(ctx, written);
-    // What is older and still incomplete never completes: ranks save one after another.
-    while (!live->durable.empty() && live->durable.begin()->first <= written.step) {
-      const uint64_t step = live->durable.begin()->first;
-      if (step != written.step &&
-          (live->committing.contains(step) || live->commit_later.contains(step)))
-        break;
-      live->durable.erase(live->durable.begin());
-    }
+    // What is older is of no use any more.
+    live->durable.erase(live->durable.begin(), live->durable.upper_bound(written.step));
+    live->commit_later.erase(live->commit_later.begin(),
+                             live->commit_later.upper_bound(written.step));
+    start_commit(ctx, written.job, *live);
     retire_old(ctx, written.job);
   } else if (tries < ctx.config.commit_tries_max) {
     live->commit_later[written.step] = tries;
   } else {
     live->durable.erase(written.step);
+    start_commit(ctx, written.job, *live);
     note(ctx, written.job, "checkpoint_failed", written.step,
          "COMMITTED was not written: " + written.error);
   }
@@ -91,11 +106,8 @@ void on_committed(Context& ctx, const CommittedWritten& written) {
 }
 
 void tick_checkpoints(Context& ctx) {
-  for (auto& [job, live] : ctx.state.vol.live) {
-    const std::map<uint64_t, int> later = std::move(live.commit_later);
-    live.commit_later.clear();
-    for (const auto& [step, tries] : later) start_commit(ctx, job, live, step, tries + 1);
-  }
+  for (auto& [job, live] : ctx.state.vol.live)
+    if (!live.commit_later.empty()) start_commit(ctx, job, live);
   for (const std::string& job : ctx.state.durable.active) retire_old(ctx, job);
 }
 

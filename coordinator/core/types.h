@@ -132,7 +132,7 @@ struct AttemptLive {       // of the newest epoch of a job
   int64_t bad_end_ms = -1;              // when the first end out of order came
   // Saves under way: step -> rank -> its report. Complete when all ranks of this epoch are in.
   std::map<uint64_t, std::map<uint32_t, pb::RankDurable>> durable;
-  std::map<uint64_t, int> committing;    // step -> tries; the shell is writing COMMITTED
+  std::map<uint64_t, int> committing;  // step -> tries; the shell is writing COMMITTED; at most one
   std::map<uint64_t, int> commit_later;  // step -> tries so far; could not be written
   uint64_t noted = 0;
 };

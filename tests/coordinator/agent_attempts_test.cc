@@ -305,6 +305,28 @@ TEST_F(Attempts, MemberStartsTheDaemonOnceAndNothingElse) {
   EXPECT_EQ(all<Send>().back().envelope.remote_exited().exit_code(), 255);
 }
 
+TEST_F(Attempts, MemberKeepsTheDaemonUntilMpirunIsThrough) {
+  pb::Envelope e = start_message("a", 1, 1, "n1");
+  hear(e);
+  give(Prepared{.job = "a", .epoch = 1, .ok = true, .retry = false, .error = {}});
+  pb::Envelope m = from_coordinator();
+  m.mutable_launch_remote()->set_job("a");
+  m.mutable_launch_remote()->set_epoch(1);
+  m.mutable_launch_remote()->set_target("n0");
+  m.mutable_launch_remote()->set_proxy(4);
+  m.mutable_launch_remote()->set_command("orted");
+  hear(m);
+  phase("a", 1, 0, "leaving");
+  clear();
+  close("a", 1, 0, 0);
+  pass(1000);
+  EXPECT_TRUE(all<Kill>().empty());
+  give(RemoteEnded{.job = "a", .epoch = 1, .lead = "n1", .proxy = 4, .exit_code = 0, .reason = {}});
+  EXPECT_EQ(all<Kill>().size(), 1U);
+  sweep("a", 1);
+  EXPECT_EQ(sent_ends().at(0).result(), "done");
+}
+
 TEST_F(Attempts, ProxyRequestsAreRepeatedUntilTheRanksAreThere) {
   hear(start_message("a", 1));
   give(Prepared{.job = "a", .epoch = 1, .ok = true, .retry = false, .error = {}});

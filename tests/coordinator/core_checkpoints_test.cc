@@ -149,6 +149,21 @@ TEST_F(Checkpoints, DurableReportsAreHeardAgainAfterARestart) {
   EXPECT_EQ(commands<WriteCommitted>().size(), 1U);
 }
 
+TEST_F(Checkpoints, OneAtATimeAndOnlyForward) {
+  report(0, {durable("a", 5, 0), durable("a", 5, 1), durable("a", 10, 0), durable("a", 10, 1)});
+  report(1, {durable("a", 5, 2)});
+  EXPECT_EQ(commands<WriteCommitted>().size(), 1U);
+  report(1, {durable("a", 10, 2)});
+  EXPECT_TRUE(commands<WriteCommitted>().empty()) << "one is under way";
+  committed("a", 5);
+  ASSERT_EQ(commands<WriteCommitted>().size(), 1U);
+  EXPECT_EQ(commands<WriteCommitted>()[0].step, 10U);
+  committed("a", 10);
+  report(0, {durable("a", 7, 0), durable("a", 7, 1)});
+  report(1, {durable("a", 7, 2)});
+  EXPECT_TRUE(commands<WriteCommitted>().empty()) << "told again after a restart: too late";
+}
+
 TEST_F(Checkpoints, BadOnesAreMarked) {
   save(5);
   auto bad = about("a");

@@ -29,6 +29,7 @@ void Cluster::launch(AgentHost&, const pb::StartAttempt& start) {
 void Cluster::run_remote(AgentHost& member, const pb::LaunchRemote& launch) {
   const auto it = gangs_.find({launch.job(), launch.epoch()});
   if (it == gangs_.end()) return;
+  it->second->daemon_started(member.node(), launch.proxy());
   world_.after(world_.between(300, 1500),
                [gang = it->second, agent = &member, process = member.process()] {
                  if (agent->alive() && agent->process() == process)

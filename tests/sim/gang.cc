@@ -93,6 +93,7 @@ void Gang::collapse(int64_t after_ms) {
   later(after_ms, [this] {
     for (auto& [number, rank] : ranks_) close(number, -1, kSigTerm);
     launcher_exits(1);
+    daemons_exit(1);
     over_ = true;
   });
 }
@@ -107,6 +108,19 @@ void Gang::launcher_exits(int code) {
                                        .exit_code = code,
                                        .signal = 0,
                                        .log_tail = "mpirun"});
+}
+
+void Gang::daemons_exit(int code) {
+  for (const auto& [node, proxy] : std::map<std::string, uint64_t>(daemons_)) {
+    if (dead_nodes_.contains(node)) continue;
+    p_.agents.at(node)->handle(agent::RemoteEnded{.job = start_.job(),
+                                                  .epoch = start_.epoch(),
+                                                  .lead = start_.lead(),
+                                                  .proxy = proxy,
+                                                  .exit_code = code,
+                                                  .reason = {}});
+  }
+  daemons_.clear();
 }
 
 void Gang::node_killed(const std::string& node) {
@@ -284,6 +298,7 @@ void Gang::leave(bool done) {
   for (const auto& [number, rank] : ranks_)
     later(p_.world.between(5, 400), [this, number = number, code] { close(number, code, 0); });
   later(700, [this, code] {
+    daemons_exit(0);
     launcher_exits(code);
     over_ = true;
   });

@@ -23,6 +23,7 @@ class Gang : public std::enable_shared_from_this<Gang> {
   Gang(Parts parts, const pb::StartAttempt& start);
 
   void begin();  // the launcher runs on the lead
+  void daemon_started(const std::string& node, uint64_t proxy) { daemons_[node] = proxy; }
   void start_ranks(const std::string& node);
   void node_killed(const std::string& node);  // its processes are gone; the others notice
   void ask_stop() { stop_ = true; }
@@ -47,6 +48,7 @@ class Gang : public std::enable_shared_from_this<Gang> {
   void close(uint32_t rank, int exit_code, int signal);
   void collapse(int64_t after_ms);
   void launcher_exits(int code);
+  void daemons_exit(int code);
   void load();
   void next_step();
   void finish_step();
@@ -63,6 +65,7 @@ class Gang : public std::enable_shared_from_this<Gang> {
   const pb::StartAttempt start_;
   std::map<uint32_t, Rank> ranks_;
   std::set<std::string> dead_nodes_;
+  std::map<std::string, uint64_t> daemons_;  // by member: the proxy that asked for it
   size_t running_ = 0;
   bool launcher_ = false, over_ = false, stop_ = false, hung_ = false, leaving_ = false;
   uint64_t launcher_process_ = 0;

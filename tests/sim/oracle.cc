@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "coordinator/core/core.h"
 #include "proto/base/text.h"
 
 namespace swax::sim {
@@ -39,6 +40,9 @@ bool Oracle::failed(bool wrong, std::string_view checker, const std::string& tex
 void Oracle::on_durable(const Batch& batch) {
   for (const pb::JobRecord& record : batch.records) {
     world_.mix(record.SerializeAsString());
+    if (world_.tracing())
+      world_.trace("record " + coord::history_event(record).ShortDebugString().substr(0, 200) +
+                   " of " + record.job());
     take(record);
   }
 }
@@ -151,6 +155,7 @@ void Oracle::on_commit(const std::string& job, uint64_t step, uint64_t epoch,
                        const std::map<uint32_t, uint64_t>& shards, uint32_t world_size) {
   const Account& account = accounts_[job];
   const std::string what = attempt_text(job, epoch) + " step " + to_text(step);
+  if (world_.tracing()) world_.trace("COMMITTED " + what);
   failed(account.live_epoch != epoch, "commit_complete", what + " commits, but is not live");
   const auto placed = account.placed.find(epoch);
   const size_t ranks =
@@ -165,6 +170,7 @@ void Oracle::on_commit(const std::string& job, uint64_t step, uint64_t epoch,
 
 void Oracle::on_removed(const std::string& job, uint64_t step, int newer, int keep) {
   const Account& account = accounts_[job];
+  if (world_.tracing()) world_.trace("removed " + job + " step " + to_text(step));
   const bool recorded = std::any_of(account.committed.begin(), account.committed.end(),
                                     [step](const auto& c) { return c.first > step; });
   failed(newer < keep || !recorded, "retention",

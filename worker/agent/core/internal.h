@@ -54,6 +54,7 @@ void on_rank_said(Context& ctx, const RankSaid& said);
 void on_rank_closed(Context& ctx, const RankClosed& closed);
 void on_launcher_exited(Context& ctx, const LauncherExited& exited);
 bool all_closed(const Attempt& attempt);
+bool nothing_runs(const Attempt& attempt);  // all ranks closed, and mpirun or its daemon has ended
 // The launcher or all ranks are gone: decides the result and sweeps.
 void conclude(Context& ctx, Attempt& attempt);
 

@@ -143,6 +143,12 @@ bool all_closed(const Attempt& attempt) {
                      [](const auto& rank) { return rank.second.closed; });
 }
 
+// A member that swept its daemon before mpirun is through would take the other nodes' ranks along.
+bool nothing_runs(const Attempt& attempt) {
+  const bool launcher_ended = attempt.lead ? attempt.launcher_code >= 0 : attempt.daemons.empty();
+  return all_closed(attempt) && launcher_ended;
+}
+
 void on_rank_said(Context& ctx, const RankSaid& said) {
   Attempt* attempt = find_attempt(ctx.state, said.job, said.epoch);
   if (attempt == nullptr || attempt->phase == Phase::kPreparing || attempt->phase == Phase::kEnded)
@@ -171,8 +177,7 @@ void on_rank_closed(Context& ctx, const RankClosed& closed) {
         end_of(rank.exit_code, rank.signal, "rank " + to_text(uint64_t{closed.rank}), rank.failure);
     return kill(ctx, *attempt, end.result, end.reason);
   }
-  if (all_closed(*attempt) && (!attempt->lead || attempt->launcher_code >= 0))
-    conclude(ctx, *attempt);
+  if (nothing_runs(*attempt)) conclude(ctx, *attempt);
 }
 
 void on_launcher_exited(Context& ctx, const LauncherExited& exited) {

@@ -76,11 +76,16 @@ void on_launch_remote(Context& ctx, const pb::LaunchRemote& launch) {
     return send_exited(ctx, launch.job(), launch.epoch(), attempt->start.lead(), launch.proxy(),
                        kRefused, "only mpirun's daemon is started for others");
   attempt->remotes.insert(launch.proxy());
+  attempt->daemons.insert(launch.proxy());
   ctx.out.emplace_back(RunRemote{.launch = launch, .lead = attempt->start.lead()});
 }
 
 void on_remote_ended(Context& ctx, const RemoteEnded& ended) {
   send_exited(ctx, ended.job, ended.epoch, ended.lead, ended.proxy, ended.exit_code, ended.reason);
+  Attempt* attempt = find_attempt(ctx.state, ended.job, ended.epoch);
+  if (attempt == nullptr) return;
+  attempt->daemons.erase(ended.proxy);
+  if (live(attempt) && nothing_runs(*attempt)) conclude(ctx, *attempt);
 }
 
 void on_remote_exited(Context& ctx, const pb::RemoteExited& exited) {

@@ -85,6 +85,7 @@ struct Attempt {
   int64_t kill_ms = 0;                // newest Kill
   std::map<uint64_t, Proxy> proxies;  // lead: unanswered
   std::set<uint64_t> remotes;         // member: proxies already served
+  std::set<uint64_t> daemons;         // member: of those, the ones whose orted still runs
   // What must be told again to a coordinator that restarted before it was recorded: DURABLE of the
   // newest two steps, and the end.
   std::vector<pb::AttemptReport> kept;
