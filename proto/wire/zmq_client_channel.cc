@@ -35,6 +35,7 @@ class ZmqClientChannel final : public ClientChannel {
  public:
   ZmqClientChannel(wire::Address address, wire::Context context, wire::WakeUp wake)
       : address_(std::move(address)), context_(std::move(context)), wake_(std::move(wake)) {}
+  ~ZmqClientChannel() override { end_socket(); }
 
   Status open();
   std::vector<pb::Envelope> poll(int timeout_ms, int max) override;
@@ -44,6 +45,7 @@ class ZmqClientChannel final : public ClientChannel {
   std::string trouble() const override { return trouble_; }
 
  private:
+  void end_socket();
   void flush();
   void read_monitor();
   void note(uint16_t event, int value);
@@ -67,7 +69,8 @@ Status ZmqClientChannel::open() {
   SWAX_TRY(wire::set_option(socket_, ZMQ_RECONNECT_IVL, reconnect_ms()));
   SWAX_TRY(wire::set_option(socket_, ZMQ_RECONNECT_IVL_MAX, kReconnectMsMax));
   const std::string monitor = monitor_address(++sockets_);
-  if (zmq_socket_monitor(socket_.get(), monitor.c_str(), ZMQ_EVENT_ALL) != 0)
+  constexpr int kEvents = ZMQ_EVENT_ALL & ~ZMQ_EVENT_MONITOR_STOPPED;
+  if (zmq_socket_monitor(socket_.get(), monitor.c_str(), kEvents) != 0)
     return internal_error("zmq monitor: " + wire::zmq_error_text());
   monitor_ = wire::Socket(zmq_socket(context_.get(), ZMQ_PAIR));
   if (!monitor_) return resource_exhausted("zmq monitor: " + wire::zmq_error_text());
@@ -134,13 +137,20 @@ void ZmqClientChannel::flush() {
   }
 }
 
+// The socket's events go first: libzmq's own thread would wait for ever to tell one to a monitor
+// that is gone.
+void ZmqClientChannel::end_socket() {
+  if (socket_) zmq_socket_monitor(socket_.get(), nullptr, 0);
+  monitor_.reset();
+  socket_.reset();
+}
+
 void ZmqClientChannel::reconnect() {
   outbox_.clear();
   outbox_bytes_ = 0;
   handshake_failed_ = false;
   trouble_ = "not connected yet";
-  monitor_.reset();
-  socket_.reset();
+  end_socket();
   const Status opened = open();
   if (opened.ok()) return;
   // Without a socket nothing works: the caller's next reconnect tries again.
