@@ -55,6 +55,21 @@ void watch_ranks(Context& ctx, Attempt& attempt) {
   if (silent) hang(ctx, attempt, behind->first, behind->second);
 }
 
+// Daemons on other nodes are asked for through the coordinator: while it is away, ranks that wait
+// for theirs are not to blame.
+bool waits_for_coordinator(Context& ctx, Attempt& attempt) {
+  const bool alone = attempt.start.ranks_size() == static_cast<int>(attempt.ranks.size());
+  if (ctx.state.registered || alone || attempt.phase == Phase::kPreparing) return false;
+  bool waits = false;
+  for (auto& [rank, state] : attempt.ranks) {
+    if (state.phase != "launching") continue;
+    state.heard_ms = ctx.now();
+    waits = true;
+  }
+  if (waits) attempt.since_ms = ctx.now();
+  return waits;
+}
+
 void watch(Context& ctx, Attempt& attempt) {
   const int64_t age_ms = ctx.now() - attempt.since_ms;
   if (attempt.launcher_code >= 0) {
@@ -66,15 +81,10 @@ void watch(Context& ctx, Attempt& attempt) {
       kill(ctx, attempt, "launch_failed", "data sets were not there in time");
     return;
   }
+  if (waits_for_coordinator(ctx, attempt)) return;
   const bool all_came = std::all_of(attempt.ranks.begin(), attempt.ranks.end(),
                                     [](const auto& r) { return r.second.connected; });
   if (!all_came) {
-    // Daemons on other nodes are asked for through the coordinator: its absence is not their fault.
-    const bool alone = attempt.start.ranks_size() == static_cast<int>(attempt.ranks.size());
-    if (!ctx.state.registered && !alone) {
-      attempt.since_ms = ctx.now();
-      return;
-    }
     if (age_ms > ctx.config.launch_limit_ms)
       kill(ctx, attempt, "launch_failed",
            "not all ranks came up within " + duration_text(ctx.config.launch_limit_ms));
