@@ -9,13 +9,13 @@ namespace {
 
 // A worker sends a beat a second and its reports in few messages; a client waits for its answers.
 constexpr size_t kWorkerMessages = 256, kClientMessages = 32;
-constexpr size_t kWorkerBytes = 64 * kMiB, kClientBytes = 24 * kMiB;
+constexpr size_t kWorkerBytes = 8 * kMiB, kClientBytes = 2 * kMiB;
 constexpr size_t kOutgoingBytes = 8 * kMiB;
 
 }  // namespace
 
 bool FairQueue::push(Message message) {
-  const size_t bytes = sizeof(Item) + message.envelope.SpaceUsedLong();
+  const size_t bytes = message.envelope.ByteSizeLong();
   std::deque<Item>& queue = peers_[message.peer];
   if (queue.size() >= per_peer_max_ || bytes_ + bytes > bytes_max_) {
     if (queue.empty()) peers_.erase(message.peer);

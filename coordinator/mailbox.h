@@ -29,7 +29,7 @@ class FairQueue {
  private:
   struct Item {
     Message message;
-    size_t bytes = 0;  // in memory, which may be many times those on the wire
+    size_t bytes = 0;  // on the wire; in memory up to 40 times as many (many empty parts)
   };
   const size_t per_peer_max_, bytes_max_;
   size_t bytes_ = 0;

@@ -9,12 +9,12 @@ swax_test(server_test
 swax_test(server_damage_test
   SOURCES server_damage_test.cc ../storage/storage_files.cc
   DEPS server_peers
-  LABELS unit
+  LABELS unit sanitize
   TIMEOUT 180)
 swax_test(server_flood_test
   SOURCES server_flood_test.cc ../wire/hostile_frames.cc ../wire/raw_peer.cc
   DEPS server_peers
-  LABELS unit
+  LABELS unit sanitize
   TIMEOUT 180
   SERIAL)
 swax_test(server_crash_test

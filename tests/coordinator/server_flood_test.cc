@@ -65,8 +65,10 @@ TEST_P(ServerFlood, LeavesMemoryAndClientsAlone) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   } while (!over);
   attacker.join();
-  EXPECT_LT(slowest_ms, 1000);
-  EXPECT_LT(std::max(largest, resident_bytes() - before), 64 * kMiB);
+  if (!kUnderThreadSanitizer) {
+    EXPECT_LT(slowest_ms, 1000);
+    EXPECT_LT(std::max(largest, resident_bytes() - before), 64 * kMiB);
+  }
   const char* const reasons[] = {"short", "magic", "version", "length", "hash", "parse"};
   pb::ServiceStatus service;
   const auto all_counted = [&] {

@@ -10,6 +10,13 @@
 
 namespace swax {
 
+// Limits of time and resident memory mean nothing where every access is watched.
+#ifdef __SANITIZE_THREAD__
+constexpr bool kUnderThreadSanitizer = true;
+#else
+constexpr bool kUnderThreadSanitizer = false;
+#endif
+
 class RawPeer {
  public:
   // To tcp://127.0.0.1:PORT. With `routing_id` it names itself, which an honest peer never does.
