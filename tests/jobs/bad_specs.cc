@@ -171,6 +171,7 @@ void add_ranges(std::vector<BadSpec>* list) {
   add("zero_seq_len", "seq_len = 32", "seq_len = 0", "training.seq_len");
   add("long_seq_len", "seq_len = 32", "seq_len = 1048577", "nearest valid value is 1048576");
   add("zero_batch", "global_batch_size = 4", "global_batch_size = 0", "1..65536");
+  add("long_chunk", "layers = 2", "layers = 2\nmlstm_chunk = 1025", "1025 is out of range 1..1024");
   add("narrowing", "dim = 16", "dim = 4294967312", "out of range 2..65536");  // 2^32 + 16
   add("zero_lr", "lr = 0.001", "lr = 0", "must be > 0");
   add("negative_lr", "lr = 0.001", "lr = -1", "must be > 0");
