@@ -155,19 +155,59 @@ void on_cancel(Context& ctx, const Message& message, const pb::CancelRequest& ca
   answer_job(ctx, message, cancel.job(), false);
 }
 
+// Fields that differ, as "path: before -> after": the free ones, or those that make another job.
+std::string changes_text(const pb::JobSpec& before, const pb::JobSpec& after, bool free_fields) {
+  constexpr size_t kShown = 5;
+  std::string text;
+  size_t count = 0;
+  for (const FieldChange& change : spec_changes(before, after)) {
+    if ((change.field_class == pb::FREE) != free_fields || ++count > kShown) continue;
+    text += (text.empty() ? "" : "; ") + change.path + ": " + change.before + " -> " + change.after;
+  }
+  if (count > kShown) text += "; and " + to_text(uint64_t{count - kShown}) + " more";
+  return text;
+}
+
+// False: answered.
+bool may_take_spec(Context& ctx, const Message& message, const Job& job, const pb::JobSpec& spec) {
+  const std::string problems = problems_text(spec);
+  if (!problems.empty()) {
+    answer_error(ctx, message, kBadSpec, problems);
+    return false;
+  }
+  if (spec.job().name() == job.name && numeric_id(spec).hex() == job.numeric_id) return true;
+  answer_error(ctx, message, kConflict,
+               "job " + job.name + " is another one: " + changes_text(job.spec, spec, false));
+  return false;
+}
+
+// Changed free fields are taken by the next attempt; one that is live keeps what it began with.
 void on_resume(Context& ctx, const Message& message, const pb::ResumeRequest& resume) {
   if (answered_before(ctx, message)) return;
   const Job* job = named_job(ctx, message, resume.job());
   if (job == nullptr) return;
-  if (job->state != JobState::kFailed && job->state != JobState::kCancelled)
+  if (resume.has_spec() && !may_take_spec(ctx, message, *job, resume.spec())) return;
+  const bool ended = job->state == JobState::kFailed || job->state == JobState::kCancelled;
+  const bool changed = resume.has_spec() && spec_hash(resume.spec()).hex() != job->spec_hash;
+  if (!ended && (!resume.has_spec() || job_ended(job->state)))
     return answer_error(ctx, message, kConflict,
                         "job " + job->name + " is " + job_state_name(job->state) +
                             ": only a failed or cancelled job is resumed");
-  pb::JobRecord r;
-  r.mutable_resumed();
-  record(ctx, resume.job(), std::move(r));
-  remember(ctx, message, resume.job());
-  answer_job(ctx, message, resume.job(), false);
+  if (ended) {
+    pb::JobRecord r;
+    r.mutable_resumed();
+    record(ctx, resume.job(), std::move(r));
+  }
+  if (changed) {
+    pb::JobRecord r;
+    pb::SpecChanged& spec = *r.mutable_spec_changed();
+    *spec.mutable_spec() = resume.spec();
+    spec.set_spec_hash(spec_hash(resume.spec()).hex());
+    spec.set_text(changes_text(job->spec, resume.spec(), true));
+    record(ctx, resume.job(), std::move(r));
+  }
+  if (ended || changed) remember(ctx, message, resume.job());
+  answer_job(ctx, message, resume.job(), !ended && !changed);
 }
 
 void on_list(Context& ctx, const Message& message, bool all) {

@@ -55,6 +55,44 @@ TEST_F(Requests, BadSpecsAreRefusedWithTheField) {
   EXPECT_EQ(submit(small_spec("a"), "short id").code(), 2);
 }
 
+pb::Reply resume(CoreRig& rig, const pb::JobSpec& spec, const std::string& id = "") {
+  pb::Request request;
+  request.mutable_resume()->set_job("a");
+  *request.mutable_resume()->mutable_spec() = spec;
+  return rig.ask(request, id);
+}
+
+TEST_F(Requests, ResumeWithASpecTakesFreeFieldsOnly) {
+  ASSERT_EQ(submit(small_spec("a")).code(), 0);
+  pb::JobSpec other = small_spec("a", 2);
+  other.mutable_optimizer()->set_lr(0.5);
+  const pb::Reply refused = resume(*this, other);
+  EXPECT_EQ(refused.code(), 4);
+  EXPECT_THAT(refused.error(), ::testing::HasSubstr("optimizer.lr"));
+  EXPECT_EQ(resume(*this, small_spec("b")).code(), 4) << "another name";
+  EXPECT_EQ(job("a").records, 1U);
+  EXPECT_EQ(resume(*this, small_spec("a")).code(), 0);
+  EXPECT_EQ(job("a").records, 1U) << "nothing has changed";
+  EXPECT_EQ(resume(*this, small_spec("a", 2), kId).code(), 0);
+  ASSERT_EQ(out().records.size(), 1U);
+  EXPECT_THAT(out().records[0].spec_changed().text(), ::testing::HasSubstr("parallelism.ranks"));
+  EXPECT_TRUE(resume(*this, small_spec("a", 2), kId).existing());
+  EXPECT_EQ(replayed_.jobs.at("a").spec.parallelism().ranks(), 2U);
+  join(0);
+  pass(200);
+  EXPECT_EQ(job("a").ranks.size(), 2U) << "the next attempt has them";
+}
+
+TEST_F(Requests, ResumeWithASpecGoesOnAfterTheEnd) {
+  ASSERT_EQ(submit(small_spec("a")).code(), 0);
+  ASSERT_EQ(cancel("a", true).code(), 0);
+  EXPECT_EQ(resume(*this, small_spec("a", 2)).code(), 0);
+  ASSERT_EQ(out().records.size(), 2U);
+  EXPECT_TRUE(out().records[0].has_resumed());
+  EXPECT_EQ(job("a").state, JobState::kQueued);
+  EXPECT_EQ(job("a").spec.parallelism().ranks(), 2U);
+}
+
 TEST_F(Requests, TooManyJobsAreAQuota) {
   config_.jobs_active_max = 2;
   ASSERT_EQ(submit(small_spec("a")).code(), 0);
