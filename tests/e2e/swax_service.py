@@ -209,15 +209,25 @@ def seed():
     return random.Random(value)
 
 
-def finish(service, digest, kills_of_attempts):
-    """The job's end and all that must hold then. Returns its result."""
+def check_ends(service, expected):
+    """One attempt_ended for each of the expected kills, with what is known of it: the attempt, the
+    signal, and the rank that was first. The order is that of the kills."""
+    ends = [e for e in service.events("attempt_ended") if not e["text"].startswith("done")]
+    told = [(e["attempt"], e["text"], e["fields"]) for e in ends]
+    check(len(ends) == len(expected), f"{len(ends)} attempts ended, {expected} were killed: {told}")
+    for end, known in zip(ends, expected):
+        fields = {**end["fields"], "attempt": end["attempt"]}
+        check(fields["node"] and all(fields.get(key) == value for key, value in known.items()),
+              f"an attempt ended as {end['text']} {fields}, must be {known}; all: {told}")
+
+
+def finish(service, digest, ends):
+    """The job's end and all that must hold then. `ends`: what must be told of each attempt that was
+    killed, in order. Returns the job's result."""
     result = service.wait()
     check(result["state"] == "SUCCEEDED" and result["step"] == e2e.STEPS, str(result))
     check(digest in (None, result["digest"]), f"digest {result['digest']}, must be {digest}")
-    ends = [e for e in service.events("attempt_ended") if not e["text"].startswith("done")]
-    check(len(ends) == kills_of_attempts,
-          f"{len(ends)} attempts ended, {kills_of_attempts} were killed: "
-          f"{[(e['attempt'], e['text']) for e in ends]}")
+    check_ends(service, ends)
     check(not service.events("diverged"), "equal steps with different bits")
     e2e.check_equal_bits(service.job_folder)
     service.check_checkpoints()
@@ -225,4 +235,4 @@ def finish(service, digest, kills_of_attempts):
     return result
 
 
-__all__ = ["Daemon", "Failure", "JOB", "Service", "finish", "seed"]
+__all__ = ["Daemon", "Failure", "JOB", "Service", "environment", "finish", "seed"]
