@@ -44,11 +44,12 @@ def wait_until(condition, seconds, what):
         time.sleep(0.02)
 
 
+def words(changes):
+    return [word for change in changes for word in ("--set", change)]
+
+
 def settings(extra=()):
-    words = []
-    for setting in [*SETTINGS, *extra]:
-        words += ["--set", setting]
-    return words
+    return words([*SETTINGS, *extra])
 
 
 class Run:

@@ -51,11 +51,13 @@ class Daemon:
 
 
 class Service:
+    """A coordinator, its workers, and the job that was submitted last: what is asked is about it."""
+
     def __init__(self, bin_folder, folder, workers=2, slots=2, env=None, coordinator_env=None):
         os.makedirs(folder, exist_ok=True)
         self.folder, self.swax = folder, os.path.join(bin_folder, "swax")
         self.store = os.path.join(folder, "c", "store")
-        self.job_folder = os.path.join(self.store, "jobs", JOB)
+        self.job = JOB
         state = os.path.join(folder, "c")
         self.coordinator = Daemon(folder, "coordinator", [
             self.swax, "coordinator", "--state", state, "--listen", "tcp://127.0.0.1:0"],
@@ -70,6 +72,10 @@ class Service:
                 self.swax, "worker", "--name", name, "--slots", str(slots), "--state",
                 os.path.join(folder, name), "--coordinator", self.address], env))
             self.workers[-1].start()
+
+    @property
+    def job_folder(self):
+        return os.path.join(self.store, "jobs", self.job)
 
     def _listening(self):
         check(self.coordinator.alive(), f"the coordinator ended\n{self.coordinator.log()}")
@@ -86,25 +92,42 @@ class Service:
                               stdin=subprocess.DEVNULL, capture_output=True, text=True,
                               env=environment(), timeout=timeout, check=False)
 
-    def submit(self, ranks=2, extra=()):
-        answer = self.ask("submit", e2e.SPEC, "--ranks", str(ranks), *e2e.settings(extra))
+    def submit(self, job=JOB, spec=e2e.SPEC, ranks=2, extra=(), words=()):
+        self.job = job
+        settings = e2e.settings(extra) if spec == e2e.SPEC else e2e.words(extra)
+        answer = self.ask("submit", spec, "--ranks", str(ranks), *settings, "--set",
+                          f"job.name={job}", *words)
         check(answer.returncode == 0, f"submit: exit code {answer.returncode}\n{answer.stderr}")
 
     def status(self):
-        answer = self.ask("status", JOB, "-o", "json")
+        answer = self.ask("status", self.job, "-o", "json")
         check(answer.returncode == 0, f"status: exit code {answer.returncode}\n{answer.stderr}")
         return json.loads(answer.stdout)
 
     def wait(self, seconds=180):
-        answer = self.ask("wait", JOB, "--timeout", str(seconds), "-o", "json",
+        answer = self.ask("wait", self.job, "--timeout", str(seconds), "-o", "json",
                           timeout=seconds + 60)
         check(answer.returncode == 0,
               f"wait: exit code {answer.returncode}\n{answer.stdout}{answer.stderr}"
               f"{self.tails()}")
         return json.loads(answer.stdout)
 
+    def cancel(self):
+        answer = self.ask("cancel", self.job, "--now")
+        check(answer.returncode == 0, f"cancel: exit code {answer.returncode}\n{answer.stderr}")
+        self.wait_until(lambda: not self.processes(), 30, "the cancelled job's ranks have gone")
+
+    def nodes(self):
+        """Worker -> its state."""
+        answer = self.ask("nodes", "-o", "json")
+        check(answer.returncode == 0, f"nodes: exit code {answer.returncode}\n{answer.stderr}")
+        return {node["node"]: node["state"] for node in json.loads(answer.stdout)["nodes"]}
+
+    def bad_ends(self):
+        return [e for e in self.events("attempt_ended") if not e["text"].startswith("done")]
+
     def events(self, kind=None):
-        answer = self.ask("events", JOB, "-o", "json")
+        answer = self.ask("events", self.job, "-o", "json")
         check(answer.returncode == 0, f"events: exit code {answer.returncode}\n{answer.stderr}")
         events = json.loads(answer.stdout)
         return [e for e in events if kind is None or e["kind"] == kind]
@@ -131,6 +154,12 @@ class Service:
 
     def newest_epoch(self):
         return max(e2e.epochs(self.job_folder), default=0)
+
+    def saved(self):
+        """Steps that have a checkpoint folder, committed or not."""
+        folder = os.path.join(self.job_folder, "ckpt")
+        names = os.listdir(folder) if os.path.isdir(folder) else []
+        return sorted(int(n[5:].split(".")[0]) for n in names if n.startswith("step-"))
 
     def committed(self):
         folder = os.path.join(self.job_folder, "ckpt")
@@ -212,7 +241,7 @@ def seed():
 def check_ends(service, expected):
     """One attempt_ended for each of the expected kills, with what is known of it: the attempt, the
     signal, and the rank that was first. The order is that of the kills."""
-    ends = [e for e in service.events("attempt_ended") if not e["text"].startswith("done")]
+    ends = service.bad_ends()
     told = [(e["attempt"], e["text"], e["fields"]) for e in ends]
     check(len(ends) == len(expected), f"{len(ends)} attempts ended, {expected} were killed: {told}")
     for end, known in zip(ends, expected):

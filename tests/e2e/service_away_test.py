@@ -1,0 +1,94 @@
+"""Goal: while the coordinator is away, nothing stops and nothing is lost. Method: the coordinator is
+stopped and continued, and killed and started again, each after 10 s (SWAX_TEST_FULL=1: 60 s); a
+checkpoint falls into each gap and is committed after it. Another job ends while nobody listens. No
+attempt is started again and no worker is lost."""
+import os
+import signal
+import time
+
+import swax_e2e as e2e
+import swax_service as service
+from swax_e2e import check, say
+
+GAP_SECONDS = 60 if e2e.FULL else 10
+# It trains longer than all gaps and saves often enough for each.
+LONG = ["training.steps=100000", "checkpoint.interval=25", "validation.freq=0"]
+SHORT = ["training.steps=60", "checkpoint.interval=10"]
+
+
+def away(s, how, seconds_or_condition):
+    """The coordinator is away until then. Returns the newest steps before and after."""
+    before = s.newest_step()
+    if how == "SIGSTOP":
+        s.coordinator.signal(signal.SIGSTOP)
+    else:
+        s.coordinator.kill()
+    if callable(seconds_or_condition):
+        s.wait_until(seconds_or_condition, 180, "the job ends alone")
+    else:
+        time.sleep(seconds_or_condition)
+    after = s.newest_step()
+    if how == "SIGSTOP":
+        s.coordinator.signal(signal.SIGCONT)
+    else:
+        s.coordinator.start()
+    return before, after
+
+
+def check_nobody_lost(s, workers, seconds):
+    """Looks at the workers from the return on. A coordinator that has just started knows none yet."""
+    end, states = time.monotonic() + seconds, {}
+    while time.monotonic() < end or len(states) < workers:
+        check(time.monotonic() < end + 60, f"workers that came back: {states}")
+        states = s.nodes()
+        check("LOST" not in states.values(), f"workers after the return: {states}")
+        time.sleep(0.2)
+
+
+def gap(s, how):
+    before, after = away(s, how, GAP_SECONDS)
+    check(after > before, f"training stood still: step {before}, then {after}")
+    saved = [step for step in s.saved() if before < step <= after]
+    check(saved, f"no checkpoint fell into the gap of steps {before} to {after}")
+    check_nobody_lost(s, 1, 2)
+
+    def committed():
+        return {e["step"] for e in s.events("checkpoint_committed")} & set(saved)
+    s.wait_until(committed, 60, f"a checkpoint of the gap is committed: one of {saved}")
+    s.wait_until(lambda: s.committed()[-1] > after, 90, f"a checkpoint above step {after}")
+    check(not s.bad_ends() and s.newest_epoch() == 1, f"attempts ended: {s.bad_ends()}")
+    say(f"  coordinator away for {GAP_SECONDS} s ({how}): steps {before} to {after} and "
+        f"{len(saved)} checkpoints meanwhile, {len(committed())} of them committed, 0 attempts "
+        "restarted, 0 workers lost")
+
+
+def end_in_the_gap(s, how):
+    s.submit(job=f"ends-{how.lower().replace(' ', '')}", extra=SHORT)
+    s.wait_until(lambda: s.newest_step() >= 5, 120, "step 5")
+    _, after = away(s, how, lambda: s.newest_step() == 60 and not s.rank_pids())
+    check_nobody_lost(s, 1, 1)
+    result = s.wait()
+    check(result["state"] == "SUCCEEDED" and result["step"] == after == 60, str(result))
+    check(result["restarts"] == 0 and s.committed()[-1] == 60, f"{result} {s.committed()}")
+    s.check_checkpoints()
+    s.check_nothing_left()
+    say(f"  the job ended while the coordinator was away ({how}): SUCCEEDED, 0 restarts")
+    return result["digest"]
+
+
+def body(bin_folder, scratch):
+    s = service.Service(bin_folder, os.path.join(scratch, "s"), workers=1)
+    try:
+        digests = {end_in_the_gap(s, how) for how in ("SIGSTOP", "kill -9")}
+        check(len(digests) == 1, f"the same job, other digests: {digests}")
+        s.submit(extra=LONG)
+        s.wait_until(lambda: s.newest_step() >= 10, 120, "step 10")
+        gap(s, "SIGSTOP")
+        gap(s, "kill -9")
+        s.cancel()
+    finally:
+        s.stop()
+
+
+if __name__ == "__main__":
+    e2e.main(body)
