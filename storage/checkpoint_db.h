@@ -5,12 +5,13 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "proto/base/status.h"
-#include "storage/checkpoint_store.h"
+#include "storage/checkpoint_sst.h"
 
 namespace swax {
 
@@ -24,15 +25,14 @@ struct SstFile {
 class ShardDbWriter {
  public:
   // Neither folder may exist; both must lie on one file system (SST files are linked, not copied).
-  // A new SST file begins when one holds sst_bytes of values.
   static Result<std::unique_ptr<ShardDbWriter>> create(const std::string& db_folder,
-                                                       const std::string& stage_folder,
-                                                       int64_t sst_bytes = kCheckpointSstBytes);
+                                                       const std::string& stage_folder);
   virtual ~ShardDbWriter() = default;
-  // In rising (tensor_id, begin); 1 byte to kCheckpointChunkBytes.
-  virtual Status add_chunk(uint32_t tensor_id, uint64_t begin, std::string_view bytes) = 0;
-  // Moves all SST files into the database, in one edit. No add_chunk afterwards.
-  virtual Result<std::vector<SstFile>> ingest() = 0;
+  // All chunks, once: builds SST files of them in the stage folder (checkpoint_sst.h says in which
+  // order they must come), which fills in their digests, and moves the files into the database, in
+  // one edit.
+  virtual Result<std::vector<SstFile>> add_chunks(std::span<DbChunk> chunks,
+                                                  const SstLimits& limits = {}) = 0;
   // The last record, synced.
   virtual Status put_manifest(std::string_view bytes) = 0;
   virtual Status close() = 0;

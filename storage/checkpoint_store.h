@@ -52,11 +52,12 @@ struct ShardWriteOptions {
   bool read_back = false;  // verify by reading everything again before reporting durable
 };
 
-// Writes and syncs one rank's database. Ranges must come in rising (tensor_id, begin). Checks free
-// space first (>= 1.1 x the bytes). On failure the rank's partial folder is removed (or left for
-// the sweep when the process dies). Returns what DURABLE reports. kInvalidArgument (ranges),
-// kAlreadyExists (committed already), kFailedPrecondition (another writer of this rank is at work),
-// kResourceExhausted (disk full).
+// Writes and syncs one rank's database, two SST files at a time (a second thread, 32 MiB of memory
+// each). Ranges must come in rising (tensor_id, begin). Checks free space first (>= 1.1 x the
+// bytes). On failure the rank's partial folder is removed (or left for the sweep when the process
+// dies). Returns what DURABLE reports. kInvalidArgument (ranges), kAlreadyExists (committed
+// already), kFailedPrecondition (another writer of this rank is at work), kResourceExhausted (disk
+// full).
 Result<pb::RankShard> write_shard(const ShardWriteOptions& options,
                                   std::span<const ShardRange> ranges);
 

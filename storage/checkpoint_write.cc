@@ -83,22 +83,31 @@ Status check_free_space(const std::string& folder, int64_t bytes) {
                             " free: must be at least " + bytes_text(want));
 }
 
-Status add_range(const ShardRange& range, ShardDbWriter* db, pb::ShardManifest* manifest) {
-  for (uint64_t done = 0; done < range.data.size(); done += kChunkElements) {
-    const size_t count =
-        static_cast<size_t>(std::min<uint64_t>(kChunkElements, range.data.size() - done));
-    const std::string_view bytes = bytes_of(range.data.subspan(done, count));
-    const Hash128 hash = xxh3_128(bytes);
-    SWAX_TRY(db->add_chunk(range.tensor_id, range.begin + done, bytes));
-    pb::CheckpointChunk* const chunk = manifest->add_chunks();
-    chunk->set_tensor_id(range.tensor_id);
-    chunk->set_begin(range.begin + done);
-    chunk->set_count(count);
-    chunk->set_xxh3_high(hash.high);
-    chunk->set_xxh3_low(hash.low);
-    manifest->set_bytes(manifest->bytes() + bytes.size());
+std::vector<DbChunk> cut_into_chunks(std::span<const ShardRange> ranges) {
+  std::vector<DbChunk> chunks;
+  for (const ShardRange& range : ranges) {
+    for (uint64_t done = 0; done < range.data.size(); done += kChunkElements) {
+      const size_t count =
+          static_cast<size_t>(std::min<uint64_t>(kChunkElements, range.data.size() - done));
+      chunks.push_back({.tensor_id = range.tensor_id,
+                        .begin = range.begin + done,
+                        .bytes = bytes_of(range.data.subspan(done, count))});
+    }
   }
-  return ok();
+  return chunks;
+}
+
+void add_chunk_table(std::span<const DbChunk> chunks, pb::ShardManifest* manifest) {
+  for (const DbChunk& from : chunks) {
+    pb::CheckpointChunk* const chunk = manifest->add_chunks();
+    chunk->set_tensor_id(from.tensor_id);
+    chunk->set_begin(from.begin);
+    chunk->set_count(from.bytes.size() / sizeof(float));
+    chunk->set_xxh3_high(from.xxh3.high);
+    chunk->set_xxh3_low(from.xxh3.low);
+    manifest->set_bytes(manifest->bytes() + from.bytes.size());
+  }
+  manifest->set_root_xxh3(chunk_table_root(*manifest).hex());
 }
 
 Status read_back(const std::string& db_folder, const pb::ShardManifest& manifest) {
@@ -127,9 +136,9 @@ Result<pb::ShardManifest> build_rank(const ShardWriteOptions& options, const Ran
   manifest.set_rank(options.rank);
   manifest.set_world_size(options.world_size);
   SWAX_ASSIGN(const auto db, ShardDbWriter::create(paths.db, paths.stage));
-  for (const ShardRange& range : ranges) SWAX_TRY(add_range(range, db.get(), &manifest));
-  manifest.set_root_xxh3(chunk_table_root(manifest).hex());
-  SWAX_ASSIGN(const std::vector<SstFile> tables, db->ingest());
+  std::vector<DbChunk> chunks = cut_into_chunks(ranges);
+  SWAX_ASSIGN(const std::vector<SstFile> tables, db->add_chunks(chunks));
+  add_chunk_table(chunks, &manifest);
   SWAX_FAILPOINT("checkpoint.ingested");
   for (const SstFile& table : tables) {
     pb::CheckpointFile* const file = manifest.add_files();

@@ -1,5 +1,5 @@
-// RocksDB's Status and log in our terms, for the two files that see RocksDB: rocks_kv.cc (where
-// this is implemented) and checkpoint_db.cc. Internal to storage.
+// RocksDB's Status and log in our terms, for the files that see RocksDB: rocks_kv.cc (where this
+// is implemented), checkpoint_sst.cc and checkpoint_db.cc. Internal to storage.
 // Threads: the logger may be called from any thread.
 #pragma once
 

@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "proto/base/files.h"
+#include "proto/base/hash.h"
 #include "storage/checkpoint_db.h"
 #include "tests/storage/checkpoint_fixture.h"
 #include "tests/storage/storage_files.h"
@@ -354,38 +355,72 @@ TEST(Sweep, RemovesDeadAttemptsAndNothingElse) {
   ASSERT_OK(verify_checkpoint(root.path(), {1, 1}, {}));
 }
 
+// 60 chunks of different sizes, with the values that `chunks` point into.
+struct ChunkData {
+  ChunkData() {
+    for (uint32_t tensor = 0; tensor < 3; ++tensor) {
+      for (uint64_t begin = 0; begin < 5000; begin += 250) {
+        values.emplace_back(100 + tensor * 900 + begin % 7, static_cast<char>(begin * 31 + tensor));
+      }
+    }
+    for (size_t i = 0; i < values.size(); ++i) {
+      chunks.push_back({static_cast<uint32_t>(i / 20), i % 20 * 250, values[i], {}});
+    }
+  }
+  std::vector<std::string> values;
+  std::vector<DbChunk> chunks;
+};
+
 TEST(ShardDb, SpreadsOverSstFilesAndFindsEveryChunk) {
-  const TempDir dir;
-  auto writer = ShardDbWriter::create(dir / "db", dir / "stage", 3000);
-  ASSERT_OK(writer);
-  const auto bytes_at = [](uint32_t tensor, uint64_t begin) {
-    return std::string(100 + tensor * 900 + begin % 7, static_cast<char>(begin * 31 + tensor));
-  };
-  for (uint32_t tensor = 0; tensor < 3; ++tensor) {
-    for (uint64_t begin = 0; begin < 5000; begin += 250) {
-      ASSERT_OK((*writer)->add_chunk(tensor, begin, bytes_at(tensor, begin)));
+  std::vector<std::vector<uint64_t>> sizes;
+  for (const int builders : {1, 2, 5, 100}) {
+    const TempDir dir;
+    ChunkData data;
+    auto writer = ShardDbWriter::create(dir / "db", dir / "stage");
+    ASSERT_OK(writer);
+    const auto files =
+        (*writer)->add_chunks(data.chunks, {.sst_bytes = 3000, .builders = builders});
+    ASSERT_OK(files);
+    EXPECT_GT(files->size(), 10U);
+    sizes.emplace_back();
+    for (const SstFile& file : *files) {
+      EXPECT_EQ(*file_bytes(dir / ("db/" + file.name)), static_cast<int64_t>(file.bytes));
+      sizes.back().push_back(file.bytes);
     }
-  }
-  const auto files = (*writer)->ingest();
-  ASSERT_OK(files);
-  EXPECT_GT(files->size(), 10U);
-  for (const SstFile& file : *files) {
-    EXPECT_EQ(*file_bytes(dir / ("db/" + file.name)), static_cast<int64_t>(file.bytes));
-  }
-  ASSERT_OK((*writer)->put_manifest("m"));
-  ASSERT_OK((*writer)->close());
-  auto reader = ShardDbReader::open(dir / "db");
-  ASSERT_OK(reader);
-  EXPECT_EQ(*(*reader)->manifest_bytes(), "m");
-  for (uint32_t tensor = 0; tensor < 3; ++tensor) {
-    for (uint64_t begin = 0; begin < 5000; begin += 250) {
-      const auto chunk = (*reader)->chunk(tensor, begin);
+    EXPECT_EQ(sizes.back(), sizes.front()) << "the files depend on the number of builders";
+    ASSERT_OK((*writer)->put_manifest("m"));
+    ASSERT_OK((*writer)->close());
+    auto reader = ShardDbReader::open(dir / "db");
+    ASSERT_OK(reader);
+    EXPECT_EQ(*(*reader)->manifest_bytes(), "m");
+    for (const DbChunk& want : data.chunks) {
+      EXPECT_EQ(want.xxh3, xxh3_128(want.bytes));
+      const auto chunk = (*reader)->chunk(want.tensor_id, want.begin);
       ASSERT_OK(chunk);
-      EXPECT_EQ(*chunk, bytes_at(tensor, begin));
+      EXPECT_EQ(*chunk, want.bytes);
     }
+    EXPECT_EQ((*reader)->chunk(0, 1).status().code(), Code::kDataLoss);
+    EXPECT_EQ((*reader)->chunk(3, 0).status().code(), Code::kDataLoss);
   }
-  EXPECT_EQ((*reader)->chunk(0, 1).status().code(), Code::kDataLoss);
-  EXPECT_EQ((*reader)->chunk(3, 0).status().code(), Code::kDataLoss);
+}
+
+TEST(ShardDb, AFileThatCannotBeBuiltIsNamedAndEndsTheBuilding) {
+  for (const int builders : {1, 3}) {
+    const TempDir dir;
+    ChunkData data;
+    auto writer = ShardDbWriter::create(dir / "db", dir / "stage");
+    ASSERT_OK(writer);
+    ASSERT_OK(make_dirs(dir / "stage/3.sst"));  // in the way
+    const Status status =
+        to_status((*writer)->add_chunks(data.chunks, {.sst_bytes = 3000, .builders = builders}));
+    EXPECT_FALSE(status.ok());
+    EXPECT_THAT(status.message(), HasSubstr("stage/3.sst"));
+    EXPECT_TRUE(builders > 1 || !path_exists(dir / "stage/4.sst")) << "begun after an error";
+    ASSERT_OK((*writer)->close());
+    auto reader = ShardDbReader::open(dir / "db");
+    ASSERT_OK(reader);
+    EXPECT_EQ((*reader)->chunk(0, 0).status().code(), Code::kDataLoss) << "nothing came in";
+  }
 }
 
 }  // namespace
