@@ -191,7 +191,7 @@ void check_node(Context& ctx, const Job& job, const std::string& node, bool* all
   const auto it = vol.workers.find(node);
   const bool absent = it == vol.workers.end();
   NodeEnd end;
-  if (absent && ctx.now() - vol.started_ms < ctx.config.reattach_ms) {
+  if (absent && may_return(ctx, node)) {
     *all_report = false;
     return;
   }
@@ -254,7 +254,11 @@ void settle_attempt(Context& ctx, const std::string& name) {
   const bool all = std::all_of(nodes.begin(), nodes.end(), [live](const std::string& node) {
     return live->ends.contains(node);
   });
-  bool called = live->bad_end_ms >= 0;
+  // Who may still come back has time to tell its end.
+  bool called = live->bad_end_ms >= 0 &&
+                std::none_of(nodes.begin(), nodes.end(), [&](const std::string& node) {
+                  return !live->ends.contains(node) && may_return(ctx, node);
+                });
   if (called) {
     const int64_t call_ms = weakness(blamed_end(*live)->second) == 0 ? ctx.config.last_call_ms
                                                                      : ctx.config.weak_call_ms;

@@ -70,6 +70,13 @@ bool reports(const Worker& worker, const std::string& job, uint64_t epoch) {
   return it != worker.attempts.end() && it->second.phase() != "ended";
 }
 
+bool may_return(const Context& ctx, const std::string& node) {
+  const Volatile& vol = ctx.state.vol;
+  const auto it = vol.workers.find(node);
+  const bool heard = it != vol.workers.end() && !it->second.away;
+  return !heard && ctx.now() - vol.resumed_ms < ctx.config.reattach_ms;
+}
+
 bool wanted(const State& state, const Job& job, const std::string& node) {
   if (!job.attempt_live || !hosts(job, node)) return false;
   if (job.stop && job.stop->now()) return false;

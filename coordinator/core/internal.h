@@ -29,6 +29,9 @@ void send_to(Context& ctx, const Worker& worker, pb::Envelope envelope);  // add
 std::set<std::string> nodes_of(const Job& job);                           // of the newest attempt
 bool hosts(const Job& job, std::string_view node);
 bool reports(const Worker& worker, const std::string& job, uint64_t epoch);  // as running
+// Not heard since this process started or was paused for long: it may be on its way back (workers
+// that found us silent open new connections, further and further apart).
+bool may_return(const Context& ctx, const std::string& node);
 // Whether the attempt should go on there: live, not being killed, not over on any node.
 bool wanted(const State& state, const Job& job, const std::string& node);
 

@@ -65,6 +65,12 @@ void send_welcome(Context& ctx, uint64_t peer, const pb::Envelope& to,
   send_to(ctx, stranger, std::move(e));
 }
 
+// What was read right after a pause may have been sent before its sender turned away.
+void hear(const Context& ctx, Worker& worker) {
+  worker.heard_ms = ctx.now();
+  if (ctx.now() - ctx.state.vol.resumed_ms >= ctx.config.heartbeat_ms) worker.away = false;
+}
+
 void take_attempts(Worker& worker,
                    const google::protobuf::RepeatedPtrField<pb::RunningAttempt>& attempts) {
   if (attempts.empty() && worker.attempts.empty()) return;
@@ -102,7 +108,7 @@ void on_hello(Context& ctx, uint64_t peer, const pb::Envelope& e) {
   worker.slots = e.hello().slots();
   worker.peer = peer;
   worker.sequence = e.sequence();
-  worker.heard_ms = ctx.now();
+  hear(ctx, worker);
   worker.lost = false;
   take_attempts(worker, e.hello().attempts());
   send_welcome(ctx, peer, e, {});
@@ -190,7 +196,7 @@ void on_remote_exited(Context& ctx, const pb::RemoteExited& exited) {
 }
 
 void on_worker_message(Context& ctx, Worker& worker, const pb::Envelope& e) {
-  worker.heard_ms = ctx.now();
+  hear(ctx, worker);
   switch (e.body_case()) {
     case pb::Envelope::kHeartbeat:
       return on_heartbeat(ctx, worker, e);
@@ -232,10 +238,7 @@ void tick_workers(Context& ctx) {
   for (auto it = workers.begin(); it != workers.end();) {
     Worker& worker = it->second;
     const int64_t silent_ms = ctx.now() - worker.heard_ms;
-    // Workers that found us silent open new connections, further and further apart.
-    const bool returning = worker.heard_ms <= ctx.state.vol.resumed_ms &&
-                           ctx.now() - ctx.state.vol.resumed_ms < ctx.config.reattach_ms;
-    if (silent_ms > ctx.config.lost_ms && !returning) worker.lost = true;
+    if (silent_ms > ctx.config.lost_ms && !may_return(ctx, worker.node)) worker.lost = true;
     if (silent_ms > ctx.config.forget_ms) {
       ctx.out.commands.emplace_back(ForgetPeer{.peer = worker.peer});
       it = workers.erase(it);
@@ -251,10 +254,12 @@ void grant_pause(State& state, const Config& config, int64_t now_ms) {
   const int64_t gap_ms = now_ms - vol.last_event_ms;
   vol.last_event_ms = now_ms;
   if (gap_ms <= config.pause_ms) return;
-  if (gap_ms > config.suspect_ms) vol.resumed_ms = now_ms;
-  vol.started_ms += gap_ms;
-  for (auto& [node, worker] : vol.workers)
+  const bool long_gap = gap_ms > config.suspect_ms;
+  if (long_gap) vol.resumed_ms = now_ms;
+  for (auto& [node, worker] : vol.workers) {
+    worker.away = worker.away || long_gap;
     if (!worker.lost) worker.heard_ms += gap_ms;
+  }
   for (auto& [job, live] : vol.live) live.started_ms += gap_ms;
 }
 

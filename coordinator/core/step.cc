@@ -6,7 +6,7 @@ namespace {
 // What volatile state a running attempt and a waiting job need at the start of a process.
 void on_started(Context& ctx) {
   Volatile& vol = ctx.state.vol;
-  vol.started_ms = ctx.now();
+  vol.resumed_ms = ctx.now();
   for (const auto& [name, job] : ctx.state.durable.jobs) {
     if (ctx.state.durable.held.contains(name)) continue;
     if (job.attempt_live) vol.live[name].started_ms = ctx.now();

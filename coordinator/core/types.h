@@ -112,6 +112,7 @@ struct Worker {
   uint64_t peer = 0;      // the shell's handle of its connection
   uint64_t sequence = 0;  // of its newest HELLO or heartbeat; older ones are ignored
   int64_t heard_ms = 0;
+  bool away = false;  // no new word since the newest long pause of this process
   bool lost = false;
   std::map<std::pair<std::string, uint64_t>, pb::RunningAttempt> attempts;  // as it reports them
 };
@@ -147,8 +148,7 @@ struct Volatile {
   std::map<std::string, uint64_t> reports_taken;    // by state_id, also those without a record
   std::map<std::string, pb::ValidationRecord> last_validation;  // by job
   uint64_t sequence = 0;                                        // of our messages
-  int64_t started_ms = 0;
-  int64_t resumed_ms = 0;  // end of the newest long pause: workers come back as after a start
+  int64_t resumed_ms = 0;  // this process started, or its newest long pause ended
   int64_t last_event_ms = 0;
   int64_t last_reconcile_ms = 0;
 };

@@ -8,10 +8,10 @@
 //   records_without_gaps      numbers of a job's records count up; a restart loses none of them
 //   terminal_final            an end is the last word but for resume
 //   commit_complete           COMMITTED: all ranks' shards of one epoch, which is the live one
-//   retention                 a checkpoint goes only when `keep` newer ones stay and one is
-//   recorded budget                    restarts since a commit and attempts without progress stay
-//   in limits bits                      every step and result has the bits of the spec calm
-//   attempts end early only where something besides the coordinator failed
+//   retention                 a checkpoint goes only when `keep` newer ones stay, one recorded
+//   budget                    restarts since a commit, attempts without progress stay in limits
+//   bits                      every step and result has the bits of the spec
+//   calm                      attempts end early only where more than the coordinator failed
 #pragma once
 
 #include <map>

@@ -54,25 +54,28 @@ struct Planted {
   Canary canary;
   const char* checker;
 };
+void PrintTo(const Planted& planted, std::ostream* out) {
+  *out << canary_name(planted.canary) << " by " << planted.checker;
+}
 class CanaryTest : public ::testing::TestWithParam<Planted> {};
 
+// Another checker may see its traces first in some seed.
 TEST_P(CanaryTest, IsFoundByItsChecker) {
   for (uint64_t seed = 1; seed <= kCanarySeeds; ++seed) {
     const RunResult r = simulate(seed, GetParam().canary, false);
     if (r.checker.empty()) continue;
     std::printf("seed %llu: %s: %s\n", static_cast<unsigned long long>(seed), r.checker.c_str(),
                 r.violation.c_str());
-    EXPECT_EQ(r.checker, GetParam().checker);
-    return;
+    if (r.checker == GetParam().checker) return;
   }
-  ADD_FAILURE() << "not found within " << kCanarySeeds << " seeds";
+  ADD_FAILURE() << "not found by " << GetParam().checker << " within " << kCanarySeeds << " seeds";
 }
 
 INSTANTIATE_TEST_SUITE_P(Planted, CanaryTest,
-                         ::testing::Values(Planted{Canary::kSendBeforeSync, "placement_durable"},
+                         ::testing::Values(Planted{Canary::kSendBeforeSync, "submit_kept"},
                                            Planted{Canary::kOldEpochAccepted, "old_epoch_refused"},
                                            Planted{Canary::kCommitRankMissing, "commit_complete"},
-                                           Planted{Canary::kCommandNotRepeated, "convergence"},
+                                           Planted{Canary::kCommandNotRepeated, "calm"},
                                            Planted{Canary::kRetentionBeforeCommit, "retention"},
                                            Planted{Canary::kBudgetResetByHello, "budget"}),
                          [](const ::testing::TestParamInfo<Planted>& planted) {

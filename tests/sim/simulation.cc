@@ -13,6 +13,7 @@ namespace swax::sim {
 namespace {
 
 constexpr uint32_t kSlots = 2;
+constexpr int kStrikeTries = 240;
 constexpr int64_t kSubmitMs = kSafetyMs - 8 * 60'000;
 
 class Simulation {
@@ -87,16 +88,22 @@ class Simulation {
       world_.fired(Fault::kAgentStop);
       random_agent().handle(agent::StopSignal{.checkpoint = world_.chance(0.7)});
     });
-    every(swarm_.rank_crash_ms, [this] { cluster_.strike(Fault::kRankCrash); });
-    every(swarm_.rank_exit_ms, [this] { cluster_.strike(Fault::kRankExit); });
-    every(swarm_.rank_hang_ms, [this] { cluster_.strike(Fault::kRankHang); });
+    every(swarm_.rank_crash_ms, [this] { strike_rank(Fault::kRankCrash, kStrikeTries); });
+    every(swarm_.rank_exit_ms, [this] { strike_rank(Fault::kRankExit, kStrikeTries); });
+    every(swarm_.rank_hang_ms, [this] { strike_rank(Fault::kRankHang, kStrikeTries); });
     every(swarm_.impostor_ms, [this] { claim_a_name(); });
+  }
+
+  // Waits a while for ranks that train.
+  void strike_rank(Fault fault, int tries) {
+    if (!world_.faults_on() || cluster_.strike(fault) || tries <= 1) return;
+    world_.after(1000, [this, fault, tries] { strike_rank(fault, tries - 1); });
   }
 
   void plan_coordinator_faults() {
     every(swarm_.coordinator_crash_ms, [this] {
-      constexpr std::array<Fault, 3> kPoints = {Fault::kCrashReceive, Fault::kCrashJournal,
-                                                Fault::kCrashSend};
+      constexpr std::array<Fault, 4> kPoints = {Fault::kCrashReceive, Fault::kCrashJournal,
+                                                Fault::kCrashJournal, Fault::kCrashSend};
       coordinator_.crash_at(kPoints[world_.below(kPoints.size())]);
     });
     every(swarm_.coordinator_pause_ms, [this] {

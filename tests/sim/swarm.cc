@@ -29,7 +29,7 @@ Swarm draw_swarm(World& world) {
     s.workers_calm = true;
     return s;
   }
-  s.coordinator_crash_ms = maybe(world, 0.7, 2 * kMinute, 10 * kMinute);
+  s.coordinator_crash_ms = maybe(world, 0.8, kMinute, 6 * kMinute);
   s.coordinator_pause_ms = maybe(world, 0.5, 3 * kMinute, 15 * kMinute);
   s.clock_jump_ms = maybe(world, 0.5, 5 * kMinute, 20 * kMinute);
   if (mood == 1) {
@@ -45,10 +45,10 @@ Swarm draw_swarm(World& world) {
   s.partition_full_ms = maybe(world, 0.5, 4 * kMinute, 20 * kMinute);
   s.agent_crash_ms = maybe(world, 0.6, 4 * kMinute, 20 * kMinute);
   s.agent_pause_ms = maybe(world, 0.5, 4 * kMinute, 20 * kMinute);
-  s.agent_stop_ms = maybe(world, 0.4, 8 * kMinute, 30 * kMinute);
-  s.rank_crash_ms = maybe(world, 0.6, 3 * kMinute, 15 * kMinute);
-  s.rank_exit_ms = maybe(world, 0.5, 4 * kMinute, 20 * kMinute);
-  s.rank_hang_ms = maybe(world, 0.5, 6 * kMinute, 30 * kMinute);
+  s.agent_stop_ms = maybe(world, 0.5, 6 * kMinute, 20 * kMinute);
+  s.rank_crash_ms = maybe(world, 0.7, 3 * kMinute, 12 * kMinute);
+  s.rank_exit_ms = maybe(world, 0.6, 4 * kMinute, 15 * kMinute);
+  s.rank_hang_ms = maybe(world, 0.6, 4 * kMinute, 15 * kMinute);
   s.impostor_ms = maybe(world, 0.3, 5 * kMinute, 20 * kMinute);
   return s;
 }
