@@ -1,0 +1,169 @@
+// What the kernels of the simple mLSTM form share: pointers and strides of the arguments, states in
+// either storage, gate weights of a chunk. Sums of log gates are built by adding one gate at a time
+// and never cross a chunk or a border. Internal to kernels/cuda.
+#pragma once
+
+#include "kernels/cuda/kernel_launch.cuh"
+#include "kernels/spec/mlstm.h"
+#include "kernels/spec/mlstm_scratch.h"
+
+namespace swax::cuda {
+
+struct MlstmDims {
+  int64_t tokens, heads, qk, v, chunk, chunks;
+};
+
+// [C | n] of all chunks. Element (k, u) with u = v is n[k].
+template <typename S>
+struct MlstmStates;
+
+template <>
+struct MlstmStates<float> {
+  float* data;
+  __device__ int64_t at(const MlstmDims& d, int64_t c, int64_t head, int64_t k, int64_t u) const {
+    return ((c * d.heads + head) * d.qk + k) * (d.v + 1) + u;
+  }
+  __device__ float get(const MlstmDims& d, int64_t c, int64_t head, int64_t k, int64_t u) const {
+    return data[at(d, c, head, k, u)];
+  }
+  __device__ void set(const MlstmDims& d, int64_t c, int64_t head, int64_t k, int64_t u,
+                      float x) const {
+    data[at(d, c, head, k, u)] = x;
+  }
+};
+
+template <>
+struct MlstmStates<__nv_bfloat16> {
+  __nv_bfloat16* data;
+  __device__ float* n(const MlstmDims& d, int64_t c, int64_t head, int64_t k) const {
+    float* all = reinterpret_cast<float*>(data + (d.chunks + 1) * d.heads * d.qk * d.v);
+    return all + (c * d.heads + head) * d.qk + k;
+  }
+  __device__ int64_t at(const MlstmDims& d, int64_t c, int64_t head, int64_t k, int64_t u) const {
+    return ((c * d.heads + head) * d.qk + k) * d.v + u;
+  }
+  __device__ float get(const MlstmDims& d, int64_t c, int64_t head, int64_t k, int64_t u) const {
+    return u == d.v ? *n(d, c, head, k) : load_f32(data + at(d, c, head, k, u));
+  }
+  __device__ void set(const MlstmDims& d, int64_t c, int64_t head, int64_t k, int64_t u,
+                      float x) const {
+    if (u == d.v) {
+      *n(d, c, head, k) = x;
+    } else {
+      store_f32(data + at(d, c, head, k, u), x);
+    }
+  }
+};
+
+template <typename T, typename S>
+struct MlstmView {
+  MlstmDims d;
+  const T* q;
+  const T* k;
+  const T* v;
+  int64_t q_stride, k_stride, v_stride;
+  const float* i;  // [T, N], as f, m, den
+  const float* f;
+  const uint8_t* reset;  // null: no borders
+  MlstmStates<S> states;
+  float* m_state;
+  float* m;
+  float* den;
+  float* scratch;
+  float scale;
+
+  __device__ const T* q_row(int64_t t, int64_t head) const {
+    return q + t * q_stride + head * d.qk;
+  }
+  __device__ const T* k_row(int64_t t, int64_t head) const {
+    return k + t * k_stride + head * d.qk;
+  }
+  __device__ const T* v_row(int64_t t, int64_t head) const { return v + t * v_stride + head * d.v; }
+  __device__ bool is_reset(int64_t t) const { return reset != nullptr && reset[t] != 0; }
+  __device__ int64_t begin(int64_t c) const { return c * d.chunk; }
+  __device__ int64_t count(int64_t c) const {
+    const int64_t left = d.tokens - c * d.chunk;
+    return left < d.chunk ? left : d.chunk;
+  }
+};
+
+__device__ inline float log_sigmoid(float x) {
+  // min(x, 0) by select: NaN stays NaN.
+  return (x > 0.0F ? 0.0F : x) - log1pf(expf(-fabsf(x)));
+}
+
+template <typename A, typename B>
+__device__ float mlstm_dot(const A* a, const B* b, int64_t count) {
+  float sum = 0.0F;
+  for (int64_t e = 0; e < count; ++e) sum = fmaf(load_f32(a + e), load_f32(b + e), sum);
+  return sum;
+}
+
+struct MlstmGateParts {
+  float* log_forget;    // [N, T]
+  float* write_weight;  // [N, T]
+  float* carry_weight;  // [N, C]
+};
+
+// One block, one head: log forget gates, weights of tokens and of the carried state in the state
+// after each chunk, and with `find_m` m before each chunk (else it is read).
+template <typename View>
+__device__ void mlstm_gate_weights(const View& x, const MlstmGateParts& parts, int64_t head,
+                                   bool find_m) {
+  float* log_forget = parts.log_forget + head * x.d.tokens;
+  float* write = parts.write_weight + head * x.d.tokens;
+  float* carry = parts.carry_weight + head * x.d.chunks;
+  for (int64_t t = threadIdx.x; t < x.d.tokens; t += blockDim.x) {
+    log_forget[t] = log_sigmoid(x.f[t * x.d.heads + head]);
+  }
+  __syncthreads();
+  for (int64_t c = threadIdx.x; c < x.d.chunks; c += blockDim.x) {
+    float suffix = 0.0F;  // sum of the log gates behind token t
+    for (int64_t t = x.begin(c) + x.count(c) - 1; t >= x.begin(c); --t) {
+      write[t] = suffix + x.i[t * x.d.heads + head];
+      suffix = x.is_reset(t) ? -INFINITY : suffix + log_forget[t];
+    }
+    carry[c] = suffix;
+  }
+  __syncthreads();
+  for (int64_t c = threadIdx.x; find_m && c < x.d.chunks; c += blockDim.x) {
+    float top = -INFINITY;
+    for (int64_t t = x.begin(c); t < x.begin(c) + x.count(c); ++t) top = fmaxf(top, write[t]);
+    x.m_state[(c + 1) * x.d.heads + head] = top;
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    for (int64_t c = 0; c < x.d.chunks; ++c) {
+      const float carried = carry[c] + x.m_state[c * x.d.heads + head];
+      float* after = x.m_state + (c + 1) * x.d.heads + head;
+      if (find_m) *after = fmaxf(carried, *after);
+      carry[c] = expf(carried - *after);
+    }
+  }
+  __syncthreads();
+  for (int64_t t = threadIdx.x; t < x.d.tokens; t += blockDim.x) {
+    write[t] = expf(write[t] - x.m_state[(t / x.d.chunk + 1) * x.d.heads + head]);
+  }
+}
+
+// Row r of the decay matrix of a chunk: decay[j] = e^{logD_rj - m_r} for j <= r. With `find_m` m_r
+// is found first (*m), else given. Returns the weight of the state before the chunk.
+template <typename View>
+__device__ float mlstm_decay_row(const View& x, const float* log_forget, int64_t c, int64_t head,
+                                 int64_t r, bool find_m, float* m, float* decay) {
+  const int64_t begin = x.begin(c);
+  float sum = 0.0F;  // log gates of tokens j + 1 .. r
+  float top = -INFINITY;
+  for (int64_t j = r; j >= 0; --j) {
+    const float log_weight = sum + x.i[(begin + j) * x.d.heads + head];
+    decay[j] = log_weight;
+    top = fmaxf(top, log_weight);
+    sum = x.is_reset(begin + j) ? -INFINITY : sum + log_forget[begin + j];
+  }
+  const float read_log = sum + x.m_state[c * x.d.heads + head];
+  if (find_m) *m = fmaxf(top, read_log);
+  for (int64_t j = 0; j <= r; ++j) decay[j] = expf(decay[j] - *m);
+  return expf(read_log - *m);
+}
+
+}  // namespace swax::cuda
