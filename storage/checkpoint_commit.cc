@@ -65,8 +65,11 @@ Status commit_checkpoint(const std::string& ckpt_root, const pb::CheckpointManif
   const std::string path = join_path(folder, kCommittedFile);
   if (path_exists(path)) {
     SWAX_ASSIGN(const pb::CheckpointManifest old, read_committed(ckpt_root, name));
-    if (same_content(old, manifest)) return ok();
-    return already_exists("checkpoint " + folder + ": is committed with other content");
+    if (!same_content(old, manifest)) {
+      return already_exists("checkpoint " + folder + ": is committed with other content");
+    }
+    SWAX_TRY(sync_dir(ckpt_root));  // the commit before may have failed at this
+    return sync_dir(folder);
   }
   // The folder's own name must be there before anything says that it counts.
   SWAX_TRY(sync_dir(ckpt_root));

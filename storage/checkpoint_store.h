@@ -65,6 +65,10 @@ Result<pb::RankShard> write_shard(const ShardWriteOptions& options,
 // content: kAlreadyExists. Fails (kDataLoss) when a rank's shard is missing or its manifest differs
 // from what `manifest.ranks` says, or (kFailedPrecondition) when the ranges of all ranks do not
 // cover every tensor exactly once.
+// An error while the folder is synced (the last thing done) leaves a whole COMMITTED, which every
+// reader takes; only a power cut may still undo it. The caller, who was told that it failed,
+// commits again or goes on from the one before; nothing is lost either way, for retention comes
+// after an ok.
 Status commit_checkpoint(const std::string& ckpt_root, const pb::CheckpointManifest& manifest);
 
 struct CheckpointEntry {
