@@ -73,8 +73,12 @@ class AgentImpl final : public Agent {
  public:
   AgentImpl(AgentOptions options, Fd signals)
       : options_(std::move(options)), signals_(std::move(signals)) {}
+  ~AgentImpl() override;
   Status start();
   int run() override;
+  void stop(bool checkpoint) override {
+    events_->push(agent::StopSignal{.checkpoint = checkpoint});
+  }
 
  private:
   Status listen();
@@ -118,9 +122,17 @@ class AgentImpl final : public Agent {
   std::string said_;
   bool was_registered_ = false;
   int64_t lost_ms_ = 0;  // since when the coordinator is away
-  int signals_heard_ = 0;
+  int stops_heard_ = 0;
   std::optional<agent::Exit> exit_;
 };
+
+AgentImpl::~AgentImpl() {
+  ranks_.reset();
+  if (outbox_ == nullptr || socket_folder_.empty()) return;
+  const Status removed = remove_attempt_folder(join_path(outbox_->folder(), "agent"));
+  if (!removed.ok())
+    log_warn("agent", "socket folder is not removed", {{"reason", removed.message()}});
+}
 
 Status AgentImpl::listen() {
   SWAX_TRY(make_attempt_folder(join_path(outbox_->folder(), "agent")));
@@ -189,7 +201,7 @@ int AgentImpl::run() {
   link_->drain(kDrainMs);
   ::poll(nullptr, 0, kGoodbyeMs);
   const auto text = printable(exit_->reason, 400);
-  if (exit_->code == 0 || signals_heard_ > 0) {
+  if (exit_->code == 0 || stops_heard_ > 0) {
     log_info("agent", "worker ends", {{"reason", text}});
   } else {
     log_error("agent", "the coordinator refuses this worker for good", {{"reason", text}});
@@ -210,10 +222,8 @@ void AgentImpl::wait() {
 void AgentImpl::hear() {
   signalfd_siginfo info{};
   while (::read(signals_.get(), &info, sizeof info) == sizeof info) {
-    const bool first = ++signals_heard_ == 1;
-    log_info("agent", first ? "stopping: the ranks write a checkpoint and leave" : "killing",
-             {{"signal", static_cast<int64_t>(info.ssi_signo)}});
-    handle(agent::StopSignal{.checkpoint = first});
+    log_info("agent", "signal", {{"signal", static_cast<int64_t>(info.ssi_signo)}});
+    handle(agent::StopSignal{.checkpoint = stops_heard_ == 0});
   }
 }
 
@@ -242,6 +252,10 @@ void AgentImpl::note(const agent::EventBody& body) {
   } else if (const auto* swept = std::get_if<agent::Swept>(&body)) {
     log_info("agent", "attempt swept", {{"job", swept->job}, {"epoch", swept->epoch}});
     runner_->forget(swept->job, swept->epoch);
+  } else if (const auto* stop = std::get_if<agent::StopSignal>(&body)) {
+    ++stops_heard_;
+    log_info("agent",
+             stop->checkpoint ? "stopping: the ranks write a checkpoint and leave" : "killing");
   } else if (const auto* prepared = std::get_if<agent::Prepared>(&body)) {
     if (!prepared->ok)
       log_warn("agent", "attempt cannot be prepared",
@@ -317,8 +331,11 @@ void AgentImpl::complain() {
 }  // namespace
 
 Result<std::unique_ptr<Agent>> Agent::open(AgentOptions options) {
-  Fd signals = hear_signals();
-  if (!signals.valid()) return resource_exhausted("signalfd: no descriptor is left");
+  Fd signals;
+  if (options.hear_signals) {
+    signals = hear_signals();
+    if (!signals.valid()) return resource_exhausted("signalfd: no descriptor is left");
+  }
   auto agent = std::make_unique<AgentImpl>(std::move(options), std::move(signals));
   SWAX_TRY(agent->start());
   return std::unique_ptr<Agent>(std::move(agent));

@@ -5,7 +5,8 @@
 //   attempts, the store
 // Nothing is sent before what it tells is on disk. When the state cannot be written, heartbeats go
 // on and everything else waits. `kill -9` of the agent takes its ranks along.
-// Threads: open() and run() from one thread, before other threads exist.
+// Threads: open(), run() and the end from one thread, which lives as long as its ranks should; when
+// signals are heard, before other threads exist. stop() from any thread.
 #pragma once
 
 #include <memory>
@@ -25,6 +26,7 @@ struct AgentOptions {
   std::string build_id;
   std::string mpirun, train_program, swax_program;  // paths
   PrepareData prepare;
+  bool hear_signals = true;  // false: the process has others who hear them; stop() ends run()
 };
 
 class Agent {
@@ -37,6 +39,8 @@ class Agent {
   // Serves until a signal or the coordinator ends it; the exit code. SIGTERM, SIGINT, SIGHUP and
   // SIGUSR1: the ranks write a checkpoint and leave (99); once more: they are killed.
   virtual int run() = 0;
+  // As the first signal (checkpoint) or a later one (not).
+  virtual void stop(bool checkpoint) = 0;
 };
 
 }  // namespace swax
