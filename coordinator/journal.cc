@@ -60,6 +60,37 @@ Noted diverged(const std::string& job, const pb::StepRecord& before, const pb::S
 
 }  // namespace
 
+Result<std::vector<std::string>> recorded_jobs(Kv& kv) {
+  std::vector<std::string> jobs;
+  SWAX_TRY(kv.scan("job/", "", [&](std::string_view key, std::string_view) {
+    jobs.emplace_back(key.substr(std::string_view("job/").size()));
+    return true;
+  }));
+  return jobs;
+}
+
+Status read_job(Kv& kv, const std::string& job, Durable* durable, const VisitRecord& visit) {
+  const std::string prefix = records_prefix(job);
+  uint64_t number = 0;
+  Status problem = ok();
+  const Status scanned = kv.scan(prefix, "", [&](std::string_view key, std::string_view value) {
+    const std::string which = "record " + to_text(++number);
+    pb::JobRecord record;
+    if (key.size() != prefix.size() + 8 || from_big_endian(key.substr(prefix.size())) != number)
+      problem = data_loss(which + " is missing");
+    else if (!parse(&record, value))
+      problem = data_loss(which + " cannot be read");
+    else if (record.number() != number || record.job() != job)
+      problem = data_loss(which + " belongs elsewhere");
+    else if (const auto why = apply_record(*durable, record))
+      problem = data_loss(which + ": " + *why);
+    return problem.ok() && (!visit || visit(record));
+  });
+  SWAX_TRY(problem);
+  SWAX_TRY(scanned);
+  return number > 0 ? ok() : data_loss("record 1 is missing");
+}
+
 Result<std::unique_ptr<Journal>> Journal::open(std::unique_ptr<Kv> kv) {
   std::unique_ptr<Journal> journal(new Journal(std::move(kv)));
   SWAX_TRY(journal->start());
@@ -86,41 +117,15 @@ Status Journal::start() {
 
 Status Journal::recover(Durable* durable) {
   durable->coordinator_epoch = epoch_;
-  std::vector<std::string> jobs;
-  SWAX_TRY(kv_->scan("job/", "", [&](std::string_view key, std::string_view) {
-    jobs.emplace_back(key.substr(std::string_view("job/").size()));
-    return true;
-  }));
+  SWAX_ASSIGN(const std::vector<std::string> jobs, recorded_jobs(*kv_));
   for (const std::string& job : jobs) {
-    const Status status = recover_job(durable, job);
+    // Any problem concerns this job alone.
+    const Status status = read_job(*kv_, job, durable, {});
     if (status.ok()) continue;
     log_error("coordinator", "job is held", {{"job", job}, {"reason", status.message()}});
     hold_job(*durable, job, status.message());
   }
   return recover_answers(durable);
-}
-
-// Any problem concerns this job alone.
-Status Journal::recover_job(Durable* durable, const std::string& job) {
-  const std::string prefix = records_prefix(job);
-  uint64_t number = 0;
-  Status problem = ok();
-  const Status scanned = kv_->scan(prefix, "", [&](std::string_view key, std::string_view value) {
-    const std::string which = "record " + to_text(++number);
-    pb::JobRecord record;
-    if (key.size() != prefix.size() + 8 || from_big_endian(key.substr(prefix.size())) != number)
-      problem = data_loss(which + " is missing");
-    else if (!parse(&record, value))
-      problem = data_loss(which + " cannot be read");
-    else if (record.number() != number || record.job() != job)
-      problem = data_loss(which + " belongs elsewhere");
-    else if (const auto why = apply_record(*durable, record))
-      problem = data_loss(which + ": " + *why);
-    return problem.ok();
-  });
-  SWAX_TRY(problem);
-  SWAX_TRY(scanned);
-  return number > 0 ? ok() : data_loss("record 1 is missing");
 }
 
 Status Journal::recover_answers(Durable* durable) {

@@ -22,6 +22,14 @@
 
 namespace swax::coord {
 
+using VisitRecord = std::function<bool(const pb::JobRecord&)>;
+
+// For readers beside the coordinator or after it, which open the Kv read-only.
+Result<std::vector<std::string>> recorded_jobs(Kv& kv);
+// Folds the records of a job into `durable` and shows each one to `visit` (may be empty) until it
+// returns false. kDataLoss: a gap, or a record that cannot be read; those before it are folded.
+Status read_job(Kv& kv, const std::string& job, Durable* durable, const VisitRecord& visit);
+
 class Journal {
  public:
   // Reads or makes the cluster id and counts the epoch up, synced. kDataLoss, kInternal, as Kv.
@@ -42,7 +50,6 @@ class Journal {
   // note for the job's history.
   std::vector<Noted> store_steps(const std::vector<StoreStep>& steps);
 
-  using VisitRecord = std::function<bool(const pb::JobRecord&)>;
   Status visit_records(const std::string& job, uint64_t from, const VisitRecord& visit);
   using VisitStep = std::function<bool(const pb::StepRecord&)>;
   Status visit_steps(const std::string& job, uint64_t from, const VisitStep& visit);
@@ -50,7 +57,6 @@ class Journal {
  private:
   explicit Journal(std::unique_ptr<Kv> kv) : kv_(std::move(kv)) {}
   Status start();
-  Status recover_job(Durable* durable, const std::string& job);
   Status recover_answers(Durable* durable);
 
   std::unique_ptr<Kv> kv_;
