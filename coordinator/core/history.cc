@@ -4,11 +4,13 @@
 namespace swax::coord {
 namespace {
 
+// "3 ranks: 2 on a, 1 on b". Ranks of a node follow each other.
 std::string ranks_text(const pb::AttemptPlaced& placed) {
-  std::string text;
-  for (const pb::RankPlacement& rank : placed.ranks()) {
-    if (!text.empty()) text += " ";
-    text += to_text(uint64_t{rank.rank()}) + ":" + rank.node();
+  std::string text = to_text(placed.ranks_size()) + (placed.ranks_size() == 1 ? " rank" : " ranks");
+  const auto& ranks = placed.ranks();
+  for (int from = 0, to = 0; from < ranks.size(); from = to) {
+    while (to < ranks.size() && ranks[to].node() == ranks[from].node()) ++to;
+    text += (from == 0 ? ": " : ", ") + to_text(to - from) + " on " + ranks[from].node();
   }
   return text;
 }
