@@ -1,6 +1,7 @@
 // swax-train: one rank. `train` is started by mpirun under `swax run` or a node agent; `generate`
 // is run by `swax generate`. Exit codes: 0 done, 99 checkpointed and left on request, 93 non-finite
 // loss, 78 config or data error, 75 storage or peers (retry), 1 internal.
+#include <fcntl.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -210,6 +211,16 @@ Result<RunOutcome> train_rank(const TrainArguments& args, Collectives& shard, Co
   return outcome;
 }
 
+// What is printed here, by us or by a library, goes where the log goes: nobody would look for it
+// behind mpirun, whose pipe could hold training up.
+void print_into(const std::string& log) {
+  const Fd fd(::open(log.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
+  if (!fd.valid()) return;
+  std::fflush(stdout);
+  ::dup2(fd.get(), STDOUT_FILENO);
+  ::dup2(fd.get(), STDERR_FILENO);
+}
+
 int train(const TrainArguments& args) {
   auto shard = init_mpi_collectives(args.ranks);
   if (!shard.ok()) {
@@ -226,8 +237,11 @@ int train(const TrainArguments& args) {
     log.file = join_path(log_folder, "rank-" + to_text(rank) + ".log");
     log.to_stderr = false;
   }
-  if (const Status s = log_init(log); !s.ok())
+  if (const Status s = log_init(log); !s.ok()) {
     std::fprintf(stderr, "swax-train: %s\n", s.message().c_str());
+  } else if (!log.file.empty()) {
+    print_into(log.file);
+  }
   auto replica = make_local_collectives(1);
   auto link = connect_agent(args, rank);
   auto outcome = link.ok() ? train_rank(args, **shard, *replica[0], link->get())
