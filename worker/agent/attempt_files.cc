@@ -1,5 +1,6 @@
 #include "worker/agent/attempt_files.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -17,7 +18,6 @@ namespace swax {
 namespace {
 
 constexpr int64_t kNoteBytesMax = 4096;
-constexpr int64_t kLogBytesMax = 4 * kMiB;
 constexpr size_t kTailBytes = 400;
 constexpr std::string_view kSessionPrefix = "/tmp/swax-";
 
@@ -129,9 +129,13 @@ Result<std::vector<MpirunHost>> gang_hosts(const pb::StartAttempt& start) {
 }
 
 std::string tail_of(const std::string& log) {
-  const Result<std::string> text = read_file(log, kLogBytesMax);
-  if (!text.ok()) return "";
-  return text->substr(text->size() - std::min(text->size(), kTailBytes));
+  const Fd fd(::open(log.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd.valid()) return "";
+  const off_t size = ::lseek(fd.get(), 0, SEEK_END);
+  char buffer[kTailBytes];
+  const ssize_t got =
+      ::pread(fd.get(), buffer, sizeof buffer, std::max<off_t>(0, size - off_t{kTailBytes}));
+  return got > 0 ? std::string(buffer, static_cast<size_t>(got)) : "";
 }
 
 }  // namespace swax
