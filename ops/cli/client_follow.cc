@@ -1,5 +1,6 @@
 #include "ops/cli/client_follow.h"
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +18,25 @@ namespace {
 constexpr int64_t kPollMs = 500, kTryMs = 2000;
 constexpr uint64_t kRateSteps = 20;  // newest steps whose mean is the shown speed
 constexpr uint64_t kEventsBefore = 4;
+
+// Ends as the signal would, but leaves no half of a drawn line to the shell.
+void leave_clean(int signal) {
+  constexpr char kClear[] = "\r\x1b[K";
+  (void)!::write(STDERR_FILENO, kClear, sizeof kClear - 1);
+  ::raise(signal);  // once this handler has returned, by its default again
+}
+
+void expect_to_be_left() {
+  if (!is_terminal(STDERR_FILENO)) return;
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction action {};
+    ::sigaction(signal, nullptr, &action);
+    if (action.sa_handler != SIG_DFL) continue;
+    action.sa_handler = leave_clean;
+    action.sa_flags = static_cast<int>(SA_RESETHAND);
+    ::sigaction(signal, &action, nullptr);
+  }
+}
 
 // What `swax run` shows of its own ranks, from what the coordinator tells.
 class JobView {
@@ -141,6 +161,7 @@ Followed follow_job(ClientSession* session, const std::string& job, const Follow
   JobFollower follower(session, job, options.timeout_ms);
   std::optional<JobView> view;
   Followed followed;
+  if (options.show) expect_to_be_left();
   while (std::optional<pb::JobStatus> status = follower.next()) {
     if (options.show && !view) {
       view.emplace(session, *status);
