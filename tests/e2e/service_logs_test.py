@@ -1,0 +1,117 @@
+"""Goal: what a rank prints and who reads it hold nothing up. Method: a job runs undisturbed, and once
+more while rank 0 prints much without a newline (200 MB with SWAX_TEST_FULL=1, 20 MB otherwise) and a
+`swax logs -f` has stopped reading. Step times, from the step records, are compared by their medians,
+and what was printed is counted in the log. A `swax watch` is left by Ctrl-C."""
+import os
+import pty
+import select
+import signal
+import statistics
+import subprocess
+import time
+
+import swax_e2e as e2e
+import swax_service as service
+from swax_e2e import check, say
+
+STEPS = 400 if e2e.FULL else 50
+PRINTED = 200_000_000 if e2e.FULL else 20_000_000
+LONG = [f"training.steps={STEPS}", "checkpoint.interval=25", "validation.freq=0",
+        f"training.seq_len={256 if e2e.FULL else 128}"]
+RATIO_MAX = 1.10
+TRIES = 3
+PIPE_BYTES = 65536
+
+
+def step_times(s):
+    """Seconds of each step of the first attempt but the first ones."""
+    steps = [e2e.fields(r[2]) for r in e2e.reports(s.job_folder, 1) if 2 in r]
+    check(len(steps) == STEPS, f"{len(steps)} steps are recorded")
+    return [step[8] * 1e-9 for step in steps[5:]]
+
+
+def quiet(bin_folder, folder):
+    s = service.Service(bin_folder, folder, workers=1)
+    try:
+        s.submit(extra=LONG)
+        leave_watch(s)
+        result = s.wait(600)
+    finally:
+        s.stop()
+    check(result["state"] == "SUCCEEDED" and result["restarts"] == 0, str(result))
+    return result["digest"], step_times(s)
+
+
+def loud(bin_folder, folder):
+    printer = os.path.join(bin_folder, "print_much.so")
+    s = service.Service(bin_folder, folder, workers=1, env={
+        "LD_PRELOAD": printer, "SWAX_TEST_PRINT_BYTES": str(PRINTED // STEPS)})
+    reader = None
+    try:
+        s.submit(extra=LONG)
+        s.wait_until(lambda: s.newest_step() >= 1, 120, "step 1")
+        reader = subprocess.Popen([s.swax, "logs", s.job, "-f", "--coordinator", s.address],
+                                  stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                  stderr=subprocess.DEVNULL, env=service.environment())
+        result = s.wait(600)
+        check(reader.poll() is None, "the reader that reads nothing has ended")
+    finally:
+        s.stop()
+        if reader is not None:
+            reader.kill()
+            reader.wait()
+            left = reader.stdout.read()
+    check(0 < len(left) <= PIPE_BYTES, f"the reader was to stand still: {len(left)} bytes in its pipe")
+    check(result["state"] == "SUCCEEDED" and result["restarts"] == 0, str(result))
+    log = e2e.read(os.path.join(s.job_folder, "logs", "a1", "rank-0.log"))
+    printed = log.count(b"x" * 1000)
+    check(printed >= PRINTED // 1000 - STEPS, f"{printed} kB of {PRINTED // 1000} are in the log")
+    for line in (b"training begins", b"rank ends"):
+        check(line in log, f"{line} is not in the log")
+    return result["digest"], step_times(s)
+
+
+def leave_watch(s):
+    """Ctrl-C ends `swax watch` with the signal and takes its drawn line away."""
+    ours, theirs = pty.openpty()
+    watch = subprocess.Popen([s.swax, "watch", s.job, "--coordinator", s.address],
+                             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=theirs,
+                             env=service.environment())
+    os.close(theirs)
+    text, end, interrupted = b"", time.monotonic() + 120, False
+    while time.monotonic() < end:
+        if select.select([ours], [], [], 0.1)[0]:
+            try:
+                got = os.read(ours, 65536)
+            except OSError:  # nobody has the other end open any more
+                break
+            text += got
+        if b"\rstep " in text and not interrupted:
+            watch.send_signal(signal.SIGINT)
+            interrupted = True
+    os.close(ours)
+    code = watch.wait(timeout=60)
+    check(interrupted, f"no line was drawn: {text[-400:]}")
+    check(code == -signal.SIGINT, f"swax watch ended with {code}")
+    check(text.endswith(b"\r\x1b[K"), f"the drawn line is left: {text[-200:]}")
+
+
+def body(bin_folder, scratch):
+    ratios = []
+    while len(ratios) < (TRIES if e2e.FULL else 1):
+        number = len(ratios)
+        digest, times = quiet(bin_folder, os.path.join(scratch, f"q{number}"))
+        other, disturbed = loud(bin_folder, os.path.join(scratch, f"l{number}"))
+        check(other == digest, f"digest {other}, must be {digest}")
+        before, now = statistics.median(times), statistics.median(disturbed)
+        ratios.append(now / before)
+        say(f"  {PRINTED // 10**6} MB printed in {STEPS} steps, a reader that stands still: median "
+            f"step {before * 1e3:.1f} ms, then {now * 1e3:.1f} ms, ratio {ratios[-1]:.3f}")
+        if ratios[-1] <= RATIO_MAX:
+            break
+    # Only the long form has steps enough and a machine of its own.
+    check(not e2e.FULL or min(ratios) <= RATIO_MAX, f"ratios {ratios}, at most {RATIO_MAX}")
+
+
+if __name__ == "__main__":
+    e2e.main(body)

@@ -1,0 +1,74 @@
+"""Goal: a killed rank is noticed at once and its job goes on soon; jobs for the same slots run in order
+of priority, then age. Method: kill -9 of a rank of the quickstart model, the times taken from the
+worker's log and the next attempt's records and printed; five jobs that wait for one worker. With
+SWAX_TEST_FULL=1 the best of five kills must keep to the limits: what else runs only adds to it."""
+import os
+import time
+
+import swax_e2e as e2e
+import swax_service as service
+from swax_e2e import check, say
+
+QUICKSTART = os.path.join(e2e.SOURCE, "jobs", "quickstart.toml")
+KILLS = 5 if e2e.FULL else 1
+NOTICED_SECONDS, RESTART_SECONDS = 0.5, 3.0
+
+
+def kill_a_rank(s, epoch):
+    """Seconds until the worker's log tells the death, and until the next attempt's first step."""
+    s.wait_until(lambda: s.step_of(epoch) > max(s.committed(), default=0) + 1, 120,
+                 "a step after a checkpoint")
+    worker = s.workers[0]
+    told = worker.log().count("rank ended")
+    pid = s.rank_pids()[1]
+    before = time.monotonic()
+    e2e.kill(pid)
+    s.wait_until(lambda: worker.log().count("rank ended") > told, 60, "the death is noticed")
+    noticed = time.monotonic() - before
+    s.wait_until(lambda: s.step_of(epoch + 1) > 0, 60, f"attempt {epoch + 1} makes a step")
+    return noticed, time.monotonic() - before
+
+
+def restarts(s):
+    s.submit(job="quick", spec=QUICKSTART, extra=["checkpoint.interval=4", "training.steps=2000"])
+    times = [kill_a_rank(s, epoch) for epoch in range(1, KILLS + 1)]
+    check([e["fields"].get("signal") for e in s.bad_ends()] == ["9"] * KILLS, str(s.bad_ends()))
+    for noticed, again in times:
+        say(f"  kill -9 of a rank of quickstart: noticed after {noticed:.2f} s, first step of the "
+            f"next attempt after {again:.2f} s")
+    if e2e.FULL:
+        noticed, again = min(t[0] for t in times), min(t[1] for t in times)
+        check(noticed <= NOTICED_SECONDS, f"noticed after {noticed:.2f} s")
+        check(again <= RESTART_SECONDS, f"first step after {again:.2f} s")
+
+
+def order(s):
+    """The quickstart job holds the slots until all others wait."""
+    first = s.job
+    waiting = {"low-old": 0, "high-old": 5, "high-new": 5, "low-new": 0}
+    for job, priority in waiting.items():
+        s.submit(job=job, extra=["training.steps=2", "checkpoint.interval=2"],
+                 words=["--priority", str(priority)])
+    s.job = first
+    s.cancel()
+    began = []
+    for job in waiting:
+        s.job = job
+        check(s.wait()["state"] == "SUCCEEDED", job)
+        began.append((s.events("attempt_started")[0]["wall_ms"], job))
+    jobs = [job for _, job in sorted(began)]
+    check(jobs == ["high-old", "high-new", "low-old", "low-new"], f"started in this order: {jobs}")
+    say(f"  jobs for the same slots started in this order: {', '.join(jobs)}")
+
+
+def body(bin_folder, scratch):
+    s = service.Service(bin_folder, os.path.join(scratch, "s"), workers=1)
+    try:
+        restarts(s)
+        order(s)
+    finally:
+        s.stop()
+
+
+if __name__ == "__main__":
+    e2e.main(body)
