@@ -2,6 +2,7 @@
 #include <initializer_list>
 
 #include "kernels/cuda/swa_simple.h"
+#include "kernels/cuda/swa_tuned.h"
 #include "kernels/spec/checks.h"
 
 namespace swax::cuda {
@@ -45,7 +46,7 @@ Status check_shape(const char* op, const Tensor& q, const Tensor& k, const Tenso
 Status launch_swa(CUstream_st* stream, const SwaArgs& a, SwaForm form) {
   SWAX_TRY(check_values("swa", {&a.q_THE, &a.k_TGE, &a.v_TGE, &a.o_THE}));
   SWAX_TRY(check_shape("swa", a.q_THE, a.k_TGE, a.lse_TH, a.doc_start_T, a.window));
-  (void)form;
+  if (form == SwaForm::kAuto && swa_tuned_takes(a)) return launch_swa_tuned(stream, a);
   return launch_swa_simple(stream, a);
 }
 
@@ -58,7 +59,7 @@ Status launch_swa_backward(CUstream_st* stream, const SwaBackwardArgs& a, SwaFor
     return spec::bad_value("swa_backward", "scratch elements", a.scratch.elements(),
                            "f32 and at least swa_backward_scratch()");
   }
-  (void)form;
+  if (form == SwaForm::kAuto && swa_tuned_takes(a)) return launch_swa_backward_tuned(stream, a);
   return launch_swa_backward_simple(stream, a);
 }
 

@@ -159,9 +159,11 @@ void check(const Case& c) {
                             f32_bound(c, i)));
     EXPECT_TRUE(tensor_near(std::string("simple bf16 ") + kNames[i], part(simple, i),
                             want.values[i], bf16_bound(c, i)));
+    // lse is f32 in every form: its own bound, not the luck of the simple form on few elements.
     const double error = rel_error(std::span<const float>(part(simple, i)), want.values[i]);
+    const double bound = i == 1 ? f32_bound(c, i) : tuned_bound(error);
     EXPECT_TRUE(tensor_near(std::string("chosen bf16 ") + kNames[i], part(chosen, i),
-                            want.values[i], tuned_bound(error)));
+                            want.values[i], bound));
   }
 }
 
