@@ -58,7 +58,7 @@ Status CpuBackend::add(Stream&, const AddArgs& a) {
 
 Status CpuBackend::cast(Stream&, const CastArgs& a) {
   SWAX_TRY(validate(a));
-  SWAX_TRY(need_data("cast", {&a.from, &a.to}));
+  SWAX_TRY(need_data("cast", {&a.from, &a.to}, false));
   const int64_t n = a.to.elements();
   const bool down = a.to.dtype == DType::kBF16;
   pool_.run(div_ceil(n, kBlock), [&](int64_t piece, int) {

@@ -56,10 +56,13 @@ std::string libc_version() {
 
 }  // namespace
 
-Status need_data(const char* op, std::initializer_list<const Tensor*> tensors) {
+Status need_data(const char* op, std::initializer_list<const Tensor*> tensors, bool needs_f32) {
   for (const Tensor* t : tensors) {
     if (!t->empty() && t->data == nullptr) {
       return invalid_argument(std::string(op) + ": a tensor has no memory");
+    }
+    if (t->dtype == DType::kBF16 && needs_f32) {
+      return invalid_argument(std::string(op) + ": the CPU backend takes f32 only");
     }
   }
   return ok();
@@ -94,7 +97,7 @@ Status CpuBackend::copy(Stream&, Tensor to, Tensor from) {
     return invalid_argument("copy: to and from must have one dtype and one size");
   }
   if (to.elements() == 0) return ok();
-  SWAX_TRY(need_data("copy", {&to, &from}));
+  SWAX_TRY(need_data("copy", {&to, &from}, false));
   if (to.contiguous() && from.contiguous()) {
     std::memmove(to.data, from.data, static_cast<size_t>(to.bytes()));
     return ok();

@@ -61,7 +61,9 @@ class CpuBackend final : public Backend {
   ThreadPool pool_;
 };
 
-// kInvalidArgument when one of them has a shape but no memory. Absent optional tensors are fine.
-Status need_data(const char* op, std::initializer_list<const Tensor*> tensors);
+// kInvalidArgument when one of them has a shape but no memory, or is bf16 where f32 is needed.
+// Absent optional tensors are fine.
+Status need_data(const char* op, std::initializer_list<const Tensor*> tensors,
+                 bool needs_f32 = true);
 
 }  // namespace swax::cpu

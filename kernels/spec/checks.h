@@ -30,6 +30,12 @@ struct Expect {
   int64_t dims[4] = {0, 0, 0, 0};
 };
 
+// Element type of activations or weights: bf16 when `t` is, else f32 (which expect() then demands).
+// Backends that take f32 only refuse bf16 themselves.
+inline DType value_type(const Tensor& t) {
+  return t.dtype == DType::kBF16 ? DType::kBF16 : DType::kF32;
+}
+
 // kInvalidArgument naming op, tensor, value and limit at the first tensor that is not as expected.
 // Every dimension must be at least 1.
 Status expect(const char* op, std::initializer_list<Expect> all);

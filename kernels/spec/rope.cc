@@ -11,9 +11,10 @@ Status validate(const RopeArgs& a) {
   const int64_t h = a.x_THE.dims[1];
   const int64_t e = a.x_THE.dims[2];
   if (e % 2 != 0) return spec::bad_value(kOp, "head size", e, "even");
-  return spec::expect(kOp, {{"x_THE", a.x_THE, DType::kF32, {t, h, e}, spec::Rows::kStrided},
-                            {"cos_TP", a.cos_TP, DType::kF32, {t, e / 2}, spec::Rows::kStrided},
-                            {"sin_TP", a.sin_TP, DType::kF32, {t, e / 2}, spec::Rows::kStrided}});
+  return spec::expect(
+      kOp, {{"x_THE", a.x_THE, spec::value_type(a.x_THE), {t, h, e}, spec::Rows::kStrided},
+            {"cos_TP", a.cos_TP, DType::kF32, {t, e / 2}, spec::Rows::kStrided},
+            {"sin_TP", a.sin_TP, DType::kF32, {t, e / 2}, spec::Rows::kStrided}});
 }
 
 void rope_table_row(int64_t position, double base, Tensor cos_TP, Tensor sin_TP, int64_t row) {

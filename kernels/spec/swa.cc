@@ -29,14 +29,15 @@ double pairs(int64_t tokens, int64_t window) {
 
 Status validate(const SwaArgs& a) {
   constexpr const char* kOp = "swa";
+  const DType act = spec::value_type(a.q_THE);
   const int64_t t = a.q_THE.dims[0];
   const int64_t h = a.q_THE.dims[1];
   const int64_t e = a.q_THE.dims[2];
   const int64_t g = a.k_TGE.dims[1];
-  SWAX_TRY(spec::expect(kOp, {{"q_THE", a.q_THE, kF32, {t, h, e}, kStrided},
-                              {"k_TGE", a.k_TGE, kF32, {t, g, e}, kStrided},
-                              {"v_TGE", a.v_TGE, kF32, {t, g, e}, kStrided},
-                              {"o_THE", a.o_THE, kF32, {t, h, e}, kStrided},
+  SWAX_TRY(spec::expect(kOp, {{"q_THE", a.q_THE, act, {t, h, e}, kStrided},
+                              {"k_TGE", a.k_TGE, act, {t, g, e}, kStrided},
+                              {"v_TGE", a.v_TGE, act, {t, g, e}, kStrided},
+                              {"o_THE", a.o_THE, act, {t, h, e}, kStrided},
                               {"lse_TH", a.lse_TH, kF32, {t, h}}}));
   SWAX_TRY(spec::expect_optional(kOp, {"doc_start_T", a.doc_start_T, DType::kI32, {t}}));
   return check_heads(kOp, h, g, a.window);
@@ -44,19 +45,20 @@ Status validate(const SwaArgs& a) {
 
 Status validate(const SwaBackwardArgs& a) {
   constexpr const char* kOp = "swa_backward";
+  const DType act = spec::value_type(a.q_THE);
   const int64_t t = a.q_THE.dims[0];
   const int64_t h = a.q_THE.dims[1];
   const int64_t e = a.q_THE.dims[2];
   const int64_t g = a.k_TGE.dims[1];
-  SWAX_TRY(spec::expect(kOp, {{"q_THE", a.q_THE, kF32, {t, h, e}, kStrided},
-                              {"k_TGE", a.k_TGE, kF32, {t, g, e}, kStrided},
-                              {"v_TGE", a.v_TGE, kF32, {t, g, e}, kStrided},
-                              {"o_THE", a.o_THE, kF32, {t, h, e}, kStrided},
+  SWAX_TRY(spec::expect(kOp, {{"q_THE", a.q_THE, act, {t, h, e}, kStrided},
+                              {"k_TGE", a.k_TGE, act, {t, g, e}, kStrided},
+                              {"v_TGE", a.v_TGE, act, {t, g, e}, kStrided},
+                              {"o_THE", a.o_THE, act, {t, h, e}, kStrided},
                               {"lse_TH", a.lse_TH, kF32, {t, h}},
-                              {"do_THE", a.do_THE, kF32, {t, h, e}, kStrided},
-                              {"dq_THE", a.dq_THE, kF32, {t, h, e}, kStrided},
-                              {"dk_TGE", a.dk_TGE, kF32, {t, g, e}, kStrided},
-                              {"dv_TGE", a.dv_TGE, kF32, {t, g, e}, kStrided}}));
+                              {"do_THE", a.do_THE, act, {t, h, e}, kStrided},
+                              {"dq_THE", a.dq_THE, act, {t, h, e}, kStrided},
+                              {"dk_TGE", a.dk_TGE, act, {t, g, e}, kStrided},
+                              {"dv_TGE", a.dv_TGE, act, {t, g, e}, kStrided}}));
   SWAX_TRY(spec::expect_optional(kOp, {"doc_start_T", a.doc_start_T, DType::kI32, {t}}));
   if (a.scratch.dtype != kF32 || !a.scratch.contiguous() ||
       a.scratch.elements() < swa_backward_scratch(t, h)) {
@@ -68,14 +70,15 @@ Status validate(const SwaBackwardArgs& a) {
 
 Status validate(const SwaDecodeArgs& a) {
   constexpr const char* kOp = "swa_decode";
+  const DType act = spec::value_type(a.q_HE);
   const int64_t h = a.q_HE.dims[0];
   const int64_t e = a.q_HE.dims[1];
   const int64_t r = a.k_RGE.dims[0];
   const int64_t g = a.k_RGE.dims[1];
-  SWAX_TRY(spec::expect(kOp, {{"q_HE", a.q_HE, kF32, {h, e}, kStrided},
-                              {"k_RGE", a.k_RGE, kF32, {r, g, e}, kStrided},
-                              {"v_RGE", a.v_RGE, kF32, {r, g, e}, kStrided},
-                              {"o_HE", a.o_HE, kF32, {h, e}, kStrided}}));
+  SWAX_TRY(spec::expect(kOp, {{"q_HE", a.q_HE, act, {h, e}, kStrided},
+                              {"k_RGE", a.k_RGE, act, {r, g, e}, kStrided},
+                              {"v_RGE", a.v_RGE, act, {r, g, e}, kStrided},
+                              {"o_HE", a.o_HE, act, {h, e}, kStrided}}));
   if (a.position < 0) return spec::bad_value(kOp, "position", a.position, ">= 0");
   if (a.doc_start < 0 || a.doc_start > a.position) {
     return spec::bad_value(kOp, "doc_start", a.doc_start, "0..position");

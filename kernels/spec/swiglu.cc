@@ -5,23 +5,25 @@
 namespace swax {
 
 Status validate(const SwigluArgs& a) {
+  const DType act = spec::value_type(a.a_TF);
   const int64_t t = a.a_TF.dims[0];
   const int64_t f = a.a_TF.dims[1];
   const auto strided = spec::Rows::kStrided;
-  return spec::expect("swiglu", {{"a_TF", a.a_TF, DType::kF32, {t, f}, strided},
-                                 {"b_TF", a.b_TF, DType::kF32, {t, f}, strided},
-                                 {"s_TF", a.s_TF, DType::kF32, {t, f}, strided}});
+  return spec::expect("swiglu", {{"a_TF", a.a_TF, act, {t, f}, strided},
+                                 {"b_TF", a.b_TF, act, {t, f}, strided},
+                                 {"s_TF", a.s_TF, act, {t, f}, strided}});
 }
 
 Status validate(const SwigluBackwardArgs& a) {
+  const DType act = spec::value_type(a.a_TF);
   const int64_t t = a.a_TF.dims[0];
   const int64_t f = a.a_TF.dims[1];
   const auto strided = spec::Rows::kStrided;
-  return spec::expect("swiglu_backward", {{"a_TF", a.a_TF, DType::kF32, {t, f}, strided},
-                                          {"b_TF", a.b_TF, DType::kF32, {t, f}, strided},
-                                          {"ds_TF", a.ds_TF, DType::kF32, {t, f}, strided},
-                                          {"da_TF", a.da_TF, DType::kF32, {t, f}, strided},
-                                          {"db_TF", a.db_TF, DType::kF32, {t, f}, strided}});
+  return spec::expect("swiglu_backward", {{"a_TF", a.a_TF, act, {t, f}, strided},
+                                          {"b_TF", a.b_TF, act, {t, f}, strided},
+                                          {"ds_TF", a.ds_TF, act, {t, f}, strided},
+                                          {"da_TF", a.da_TF, act, {t, f}, strided},
+                                          {"db_TF", a.db_TF, act, {t, f}, strided}});
 }
 
 }  // namespace swax

@@ -1,0 +1,28 @@
+#include "kernels/cuda/check.h"
+
+#include <string>
+
+namespace swax::cuda {
+
+Status status_of(cudaError_t error, const char* where, const char* call) {
+  if (error == cudaSuccess) return ok();
+  std::string text = std::string(where) + ": " + call + ": " + cudaGetErrorName(error) + " (" +
+                     cudaGetErrorString(error) + ")";
+  if (error == cudaErrorMemoryAllocation) return resource_exhausted(std::move(text));
+  return internal_error(std::move(text));
+}
+
+Status last_launch(const char* where) {
+  return status_of(cudaGetLastError(), where, "kernel launch");
+}
+
+Status need_data(const char* op, std::initializer_list<const Tensor*> tensors) {
+  for (const Tensor* t : tensors) {
+    if (!t->empty() && t->data == nullptr) {
+      return invalid_argument(std::string(op) + ": a tensor has no memory");
+    }
+  }
+  return ok();
+}
+
+}  // namespace swax::cuda

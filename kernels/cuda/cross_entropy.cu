@@ -1,0 +1,205 @@
+// Soft-capped cross-entropy, one block a row. Rows that fit are kept in registers between the
+// passes (one read, one write); others are read again. The losses of the rows lie in the stream's
+// workspace and are added in rising order by one thread.
+#include "kernels/cuda/check.h"
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/math.cuh"
+#include "kernels/cuda/vec.cuh"
+#include "proto/base/text.h"
+
+namespace swax::cuda {
+namespace {
+
+template <typename X>
+struct Loss {
+  X* logits;
+  int64_t stride;
+  const int32_t* targets;
+  double* losses;
+  const StepScalars* scalars;
+  int64_t vocab;
+  float cap;  // 0: none
+  bool write_gradient;
+};
+
+struct Capped {
+  float z;
+  float slope;  // dz / du = 1 - (z / cap)^2, from u: no cancellation where z is close to the cap
+};
+__device__ __forceinline__ Capped capped(float u, float cap) {
+  if (!(cap > 0.0F)) return {u, 1.0F};
+  const TanhSlope t = tanh_slope(u / cap);
+  return {cap * t.tanh, t.slope};
+}
+
+__device__ __forceinline__ float not_a_number() { return __int_as_float(0x7fc00000); }
+__device__ __forceinline__ float minus_infinity() { return __int_as_float(0xff800000); }
+__device__ __forceinline__ float larger(float a, float b) {  // NaN goes through
+  return a != a || b != b ? a + b : fmaxf(a, b);
+}
+
+// The row's vectors of this thread: p = 0, 1, ... from registers or from memory.
+template <typename X, int kPacks, bool kAligned>
+struct Row {
+  X* u;
+  int64_t vocab;
+  Pack<X> kept[kPacks == 0 ? 1 : kPacks];
+
+  __device__ __forceinline__ int64_t col(int p) const {
+    return (static_cast<int64_t>(p) * blockDim.x + threadIdx.x) * kVec;
+  }
+  __device__ __forceinline__ void load() {
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) kept[p] = load_packed(u, col(p), vocab);
+  }
+  template <typename Body>  // body(col, values)
+  __device__ __forceinline__ void each(Body body) {
+    float x[kVec];
+    if constexpr (kPacks > 0) {
+#pragma unroll
+      for (int p = 0; p < kPacks; ++p) {
+        if (col(p) >= vocab) continue;
+        unpack(kept[p], x);
+        body(col(p), x);
+      }
+    } else {
+      for (int p = 0; col(p) < vocab; ++p) {
+        load8<kAligned>(u, col(p), vocab, x);
+        body(col(p), x);
+      }
+    }
+  }
+};
+
+template <typename X, int kPacks, bool kAligned>
+__global__ void __launch_bounds__(1024) loss_kernel(Loss<X> a) {
+  __shared__ float shared_max[kWarp];
+  __shared__ float shared_sum[kWarp];
+  const int64_t t = blockIdx.x;
+  const int64_t target = a.targets[t];
+  Row<X, kPacks, kAligned> row;
+  row.u = a.logits + t * a.stride;
+  row.vocab = a.vocab;
+  if (target < 0 || target >= a.vocab) {
+    const float value = target < 0 ? 0.0F : not_a_number();
+    if (threadIdx.x == 0) a.losses[t] = static_cast<double>(value);
+    if (!a.write_gradient) return;
+    const float out[kVec] = {value, value, value, value, value, value, value, value};
+    for (int p = 0; row.col(p) < a.vocab; ++p) store8<kAligned>(row.u, row.col(p), a.vocab, out);
+    return;
+  }
+  row.load();
+  const Capped at_target = capped(to_f32(row.u[target]), a.cap);
+  float top = minus_infinity();
+  row.each([&](int64_t col, const float(&u)[kVec]) {
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) {
+      if (kAligned || col + i < a.vocab) top = larger(top, u[i]);
+    }
+  });
+  const float shift = capped(block_max(top, shared_max), a.cap).z;  // the cap keeps the order
+  float sum = 0.0F;
+  row.each([&](int64_t col, const float(&u)[kVec]) {
+    float e[kVec];
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) {
+      e[i] = kAligned || col + i < a.vocab ? expf(capped(u[i], a.cap).z - shift) : 0.0F;
+    }
+    sum += ((e[0] + e[4]) + (e[2] + e[6])) + ((e[1] + e[5]) + (e[3] + e[7]));
+  });
+  const float total = block_sum(sum, shared_sum);
+  if (threadIdx.x == 0) {
+    a.losses[t] = log(static_cast<double>(total)) +
+                  (static_cast<double>(shift) - static_cast<double>(at_target.z));
+  }
+  if (!a.write_gradient) return;
+  const float inv_targets = a.scalars->inv_targets;
+  const float scale = inv_targets / total;
+  const float p_target = expf(at_target.z - shift) / total;
+  const float du_target = (p_target - 1.0F) * (inv_targets * at_target.slope);
+  // Everybody has read the target's logit: there were two barriers since.
+  row.each([&](int64_t col, const float(&u)[kVec]) {
+    float du[kVec];
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) {
+      const Capped c = capped(u[i], a.cap);
+      du[i] = expf(c.z - shift) * c.slope * scale;
+      if (col + i == target) du[i] = du_target;
+    }
+    store8<kAligned>(row.u, col, a.vocab, du);
+  });
+}
+
+// total[0] += losses in rising order; single[t] = losses[t] when asked for.
+__global__ void __launch_bounds__(kThreads)
+    add_losses_kernel(const double* losses, int64_t count, double* total, double* single) {
+  __shared__ double part[2048];
+  double sum = threadIdx.x == 0 ? total[0] : 0.0;
+  for (int64_t begin = 0; begin < count; begin += 2048) {
+    const int64_t n = min(int64_t{2048}, count - begin);
+    for (int64_t i = threadIdx.x; i < n; i += kThreads) {
+      part[i] = losses[begin + i];
+      if (single != nullptr) single[begin + i] = part[i];
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      for (int64_t i = 0; i < n; ++i) sum += part[i];
+    }
+    __syncthreads();
+  }
+  if (threadIdx.x == 0) total[0] = sum;
+}
+
+template <typename X>
+void launch(cudaStream_t stream, const Loss<X>& a, int64_t tokens, bool vectors) {
+  const auto blocks = static_cast<unsigned>(tokens);
+  const int64_t packs = div_ceil(a.vocab, kVec);
+  if (vectors && packs <= 256) {
+    loss_kernel<X, 1, true><<<blocks, 256, 0, stream>>>(a);
+  } else if (vectors && packs <= 1024) {
+    loss_kernel<X, 1, true><<<blocks, 1024, 0, stream>>>(a);
+  } else if (vectors && sizeof(X) == 2 && packs <= 4 * 1024) {
+    loss_kernel<X, 4, true><<<blocks, 1024, 0, stream>>>(a);
+  } else if (vectors && sizeof(X) == 2 && packs <= 7 * 1024) {
+    loss_kernel<X, 7, true><<<blocks, 1024, 0, stream>>>(a);
+  } else if (vectors) {
+    loss_kernel<X, 0, true><<<blocks, 512, 0, stream>>>(a);
+  } else {
+    loss_kernel<X, 0, false><<<blocks, 512, 0, stream>>>(a);
+  }
+}
+
+}  // namespace
+
+Status CudaBackend::cross_entropy(Stream& s, const CrossEntropyArgs& a) {
+  SWAX_TRY(validate(a));
+  SWAX_TRY(need_data("cross_entropy", {&a.logits_TV, &a.targets_T, &a.loss_sum, &a.token_loss_T}));
+  if (a.write_gradient && a.scalars == nullptr) {
+    return invalid_argument("cross_entropy: write_gradient needs scalars");
+  }
+  const int64_t tokens = a.logits_TV.dims[0];
+  const int64_t vocab = a.logits_TV.dims[1];
+  constexpr int64_t kTokensMax = kStreamWorkspace / static_cast<int64_t>(sizeof(double));
+  if (tokens > kTokensMax) {
+    return invalid_argument("cross_entropy: T=" + to_text(tokens) + ": must be at most " +
+                            to_text(kTokensMax));
+  }
+  auto* losses = static_cast<double*>(static_cast<CudaStream&>(s).workspace());
+  const bool vectors = vocab % kVec == 0 && vector_rows(a.logits_TV);
+  const auto go = [&]<typename X>(X*) {
+    launch(raw(s),
+           Loss<X>{data_of<X>(a.logits_TV), row_stride(a.logits_TV), a.targets_T.i32(), losses,
+                   a.scalars, vocab, a.cap, a.write_gradient},
+           tokens, vectors);
+  };
+  bf16* narrow = nullptr;
+  float* wide = nullptr;
+  a.logits_TV.dtype == DType::kBF16 ? go(narrow) : go(wide);
+  SWAX_TRY(last_launch("cross_entropy"));
+  add_losses_kernel<<<1, kThreads, 0, raw(s)>>>(
+      losses, tokens, a.loss_sum.f64(), a.token_loss_T.empty() ? nullptr : a.token_loss_T.f64());
+  return last_launch("cross_entropy sum");
+}
+
+}  // namespace swax::cuda

@@ -1,0 +1,92 @@
+// The CUDA backend for sm_90a. Activations are f32 or bf16 (one type per call), sums are f32, f64
+// where the spec says so; weight gradients and everything of the optimizer are f32. Each op is one
+// or a few kernels on the caller's stream; the member functions stand beside their kernels (one .cu
+// per group of ops). Kernels are compiled without contraction: fused multiply-add only where it is
+// written. No kernel uses atomics on floating point numbers; sums have an order that follows from
+// the shape alone. Threads: as Backend; any number of backends, also on one device. Memory that a
+// call may take: only the first product of a shape (see gemm.h).
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+#include <string>
+
+#include "kernels/backend.h"
+#include "kernels/cuda/events.h"
+#include "kernels/cuda/gemm.h"
+
+namespace swax::cuda {
+
+class CudaStream final : public Stream {
+ public:
+  CudaStream(cudaStream_t handle, void* workspace) : handle_(handle), workspace_(workspace) {}
+  ~CudaStream() override;
+  CudaStream(const CudaStream&) = delete;
+  CudaStream& operator=(const CudaStream&) = delete;
+  cudaStream_t handle() const { return handle_; }
+  void* workspace() const { return workspace_; }  // kStreamWorkspace bytes, of this stream alone
+
+ private:
+  cudaStream_t handle_;
+  void* workspace_;
+};
+inline cudaStream_t raw(Stream& s) { return static_cast<CudaStream&>(s).handle(); }
+
+class CudaBackend final : public Backend {
+ public:
+  // kFailedPrecondition without a usable device of compute capability 9.0.
+  static Result<std::unique_ptr<CudaBackend>> open(int ordinal);
+  ~CudaBackend() override;
+
+  BackendKind kind() const override { return BackendKind::kCuda; }
+  Result<Buffer> allocate(int64_t bytes, MemoryKind kind) override;
+  Result<std::unique_ptr<Stream>> make_stream() override;
+  Event record(Stream& s) override;
+  void wait(Stream& s, Event e) override;
+  Status sync(Stream& s) override;
+  Status copy(Stream& s, Tensor to, Tensor from) override;
+  Status fill(Stream& s, const FillArgs& a) override;
+  Status add(Stream& s, const AddArgs& a) override;
+  Status cast(Stream& s, const CastArgs& a) override;
+  Status digest(Stream& s, const DigestArgs& a) override;
+  Status gemm(Stream& s, const GemmArgs& a) override;
+  Status embedding(Stream& s, const EmbeddingArgs& a) override;
+  Status embedding_backward(Stream& s, const EmbeddingBackwardArgs& a) override;
+  Status rms_norm(Stream& s, const RmsNormArgs& a) override;
+  Status rms_norm_apply(Stream& s, const RmsNormApplyArgs& a) override;
+  Status rms_norm_backward(Stream& s, const RmsNormBackwardArgs& a) override;
+  Status head_norm(Stream& s, const HeadNormArgs& a) override;
+  Status head_norm_backward(Stream& s, const HeadNormBackwardArgs& a) override;
+  Status rope(Stream& s, const RopeArgs& a) override;
+  Status swa(Stream& s, const SwaArgs& a) override;                                  // swa*.cu
+  Status swa_backward(Stream& s, const SwaBackwardArgs& a) override;                 // swa*.cu
+  Status swa_decode(Stream& s, const SwaDecodeArgs& a) override;                     // swa*.cu
+  Status mlstm_gates(Stream& s, const MlstmGatesArgs& a) override;                   // gates.cu
+  Status mlstm_gates_backward(Stream& s, const MlstmGatesBackwardArgs& a) override;  // gates.cu
+  Status mlstm(Stream& s, const MlstmArgs& a) override;                              // mlstm*.cu
+  Status mlstm_backward(Stream& s, const MlstmBackwardArgs& a) override;             // mlstm*.cu
+  Status mlstm_step(Stream& s, const MlstmStepArgs& a) override;                     // mlstm*.cu
+  Status swiglu(Stream& s, const SwigluArgs& a) override;
+  Status swiglu_backward(Stream& s, const SwigluBackwardArgs& a) override;
+  Status cross_entropy(Stream& s, const CrossEntropyArgs& a) override;
+  Status row_sumsq(Stream& s, const RowSumsqArgs& a) override;
+  Status norm_tree(Stream& s, const NormTreeArgs& a) override;
+  Status adamw(Stream& s, const AdamWArgs& a) override;
+  std::string fingerprint() const override;
+
+  // The algorithms chosen so far, one product a line, in a fixed order: for the run record.
+  std::string gemm_choices() const { return gemm_->choices(); }
+
+ private:
+  CudaBackend(int ordinal, const cudaDeviceProp& properties);
+  Status use_device() const;  // makes the device current in the calling thread
+
+  int ordinal_;
+  int multiprocessors_;
+  std::string device_text_;
+  Events events_;
+  std::unique_ptr<Gemm> gemm_;
+};
+
+}  // namespace swax::cuda

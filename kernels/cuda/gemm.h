@@ -1,0 +1,73 @@
+// Matrix products on cuBLASLt. f32 inputs are multiplied in f32 (no tf32), bf16 inputs exactly;
+// sums are f32, split-K is forbidden, so the order of a sum follows from shape and algorithm. A
+// plan (algorithm and layouts) is made at the first product of a shape and kept. Of the heuristics
+// the fastest on random probe data is taken among those whose result equals that of the first one
+// bit for bit; where no memory for a probe is left, or the stream is being captured, the first one.
+// Shapes that cuBLASLt refuses go to a plain kernel. Threads: one, as the backend.
+#pragma once
+
+#include <cublasLt.h>
+#include <cuda_runtime_api.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+
+#include "kernels/spec/gemm.h"
+#include "proto/base/status.h"
+
+namespace swax::cuda {
+
+// Of each stream: for cuBLASLt (what NVIDIA advises for Hopper) and for partial sums of other ops.
+constexpr int64_t kStreamWorkspace = int64_t{32} << 20;
+
+// What a plan depends on.
+struct GemmShape {
+  int64_t m = 0;  // rows of c
+  int64_t n = 0;
+  int64_t k = 0;
+  int64_t a_stride = 0;
+  int64_t b_stride = 0;
+  int64_t c_stride = 0;
+  DType in = DType::kF32;
+  DType out = DType::kF32;
+  bool trans_a = false;
+  bool trans_b = false;
+  bool accumulate = false;
+  int64_t align = 0;  // bytes, a power of two <= 256: of all three addresses
+  auto operator<=>(const GemmShape&) const = default;
+};
+GemmShape gemm_shape(const GemmArgs& a);
+
+class Gemm {
+ public:
+  static Result<std::unique_ptr<Gemm>> create();
+  ~Gemm();
+  Gemm(const Gemm&) = delete;
+  Gemm& operator=(const Gemm&) = delete;
+  Status run(cudaStream_t stream, void* workspace, const GemmArgs& a);
+  std::string choices() const;
+
+ private:
+  struct Plan;
+  Gemm() = default;
+  Result<const Plan*> plan(cudaStream_t stream, void* workspace, const GemmShape& shape);
+  Status choose(cudaStream_t stream, void* workspace, const GemmShape& shape, Plan& plan);
+
+  cublasLtHandle_t handle_ = nullptr;
+  std::map<GemmShape, std::unique_ptr<Plan>> plans_;
+};
+
+// c = op(a) op(b) (+ c): each element one chain of fused multiply-adds over rising k. For any
+// shape.
+Status plain_gemm(cudaStream_t stream, const GemmArgs& a);
+
+// Probe data and their comparison.
+// Fills `elements` of f32 or bf16 with numbers of [-1, 1) that depend on index and seed alone.
+Status fill_probe(cudaStream_t stream, DType dtype, void* data, int64_t elements, uint32_t seed);
+// different[0] := 1 when a byte differs (it must be 0 before).
+Status compare_bytes(cudaStream_t stream, const void* a, const void* b, int64_t bytes,
+                     int32_t* different);
+
+}  // namespace swax::cuda

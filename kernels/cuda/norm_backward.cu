@@ -1,0 +1,226 @@
+// RMSNorm backward. A block owns kNormRowBlock rows; its threads own columns, so the weight
+// gradient of the block is a left fold over rows in registers, written to the block's row of
+// scratch and folded over blocks by a second kernel. Rows go through in groups, so that enough
+// reads are in flight and one barrier serves several row sums.
+#include "kernels/cuda/check.h"
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/fold_rows.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/vec.cuh"
+
+namespace swax::cuda {
+namespace {
+
+template <typename X, typename W>
+struct RmsBackward {
+  const X* x;
+  const W* w;
+  const float* rstd;
+  const X* dy;
+  X* dx;
+  float* scratch;
+  int64_t x_stride, dy_stride, dx_stride;
+  int64_t tokens, dim;
+  bool accumulate;
+};
+
+// dx = r (w dy - xhat mean(xhat w dy)), xhat = x r.
+struct RowScale {
+  float rstd, mean;
+};
+__device__ __forceinline__ float row_gradient(float x, float w, float dy, RowScale s) {
+  return s.rstd * (w * dy - (x * s.rstd) * s.mean);
+}
+
+template <typename X, typename W, int kPacks, int kRows>
+__global__ void __launch_bounds__(kThreads) rms_backward_rows(RmsBackward<X, W> a) {
+  __shared__ float shared[2][kRows][kThreads / kWarp];
+  const int threads = static_cast<int>(blockDim.x);
+  const int warps = threads / kWarp;
+  const int64_t begin = static_cast<int64_t>(blockIdx.x) * kNormRowBlock;
+  const int64_t end = min(begin + kNormRowBlock, a.tokens);
+  float w[kPacks][kVec];
+  float dw[kPacks][kVec] = {};
+  int64_t cols[kPacks];
+#pragma unroll
+  for (int p = 0; p < kPacks; ++p) {
+    cols[p] = static_cast<int64_t>(p * threads + static_cast<int>(threadIdx.x)) * kVec;
+    load8<true>(a.w, cols[p], a.dim, w[p]);
+  }
+  int buffer = 0;
+  for (int64_t t0 = begin; t0 < end; t0 += kRows, buffer ^= 1) {
+    Pack<X> x[kRows][kPacks];
+    Pack<X> dy[kRows][kPacks];
+    Pack<X> old[kRows][kPacks];
+    float sum[kRows];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+#pragma unroll
+      for (int p = 0; p < kPacks; ++p) {
+        const bool in = t0 + r < end && cols[p] < a.dim;
+        zero(x[r][p]);
+        zero(dy[r][p]);
+        zero(old[r][p]);
+        if (!in) continue;
+        x[r][p] = load_pack(a.x + (t0 + r) * a.x_stride + cols[p]);
+        dy[r][p] = load_pack(a.dy + (t0 + r) * a.dy_stride + cols[p]);
+        if (a.accumulate) old[r][p] = load_pack(a.dx + (t0 + r) * a.dx_stride + cols[p]);
+      }
+    }
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      float part[kVec] = {};
+#pragma unroll
+      for (int p = 0; p < kPacks; ++p) {
+        float vx[kVec];
+        float vdy[kVec];
+        unpack(x[r][p], vx);
+        unpack(dy[r][p], vdy);
+#pragma unroll
+        for (int i = 0; i < kVec; ++i) part[i] = fmaf(vx[i], w[p][i] * vdy[i], part[i]);
+      }
+      sum[r] = lanes_sum(((part[0] + part[4]) + (part[2] + part[6])) +
+                         ((part[1] + part[5]) + (part[3] + part[7])));
+      if (threadIdx.x % kWarp == 0) shared[buffer][r][threadIdx.x / kWarp] = sum[r];
+    }
+    __syncthreads();
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) {
+      if (t0 + r >= end) continue;
+      float projected = shared[buffer][r][0];
+      for (int i = 1; i < warps; ++i) projected += shared[buffer][r][i];
+      const float rstd = a.rstd[t0 + r];
+      const RowScale scale{rstd, projected * rstd / static_cast<float>(a.dim)};
+#pragma unroll
+      for (int p = 0; p < kPacks; ++p) {
+        float vx[kVec];
+        float vdy[kVec];
+        float vold[kVec];
+        float out[kVec];
+        unpack(x[r][p], vx);
+        unpack(dy[r][p], vdy);
+        unpack(old[r][p], vold);
+#pragma unroll
+        for (int i = 0; i < kVec; ++i) {
+          dw[p][i] += vdy[i] * (vx[i] * rstd);
+          const float g = row_gradient(vx[i], w[p][i], vdy[i], scale);
+          out[i] = a.accumulate ? vold[i] + g : g;
+        }
+        store8<true>(a.dx + (t0 + r) * a.dx_stride, cols[p], a.dim, out);
+      }
+    }
+  }
+#pragma unroll
+  for (int p = 0; p < kPacks; ++p) {
+    store8<true>(a.scratch + static_cast<int64_t>(blockIdx.x) * a.dim, cols[p], a.dim, dw[p]);
+  }
+}
+
+// Any width: the weight gradient of a block of rows, one column a thread.
+template <typename X, typename W>
+__global__ void rms_weight_any(RmsBackward<X, W> a) {
+  const int64_t col = static_cast<int64_t>(blockIdx.y) * blockDim.x + threadIdx.x;
+  if (col >= a.dim) return;
+  const int64_t begin = static_cast<int64_t>(blockIdx.x) * kNormRowBlock;
+  const int64_t end = min(begin + kNormRowBlock, a.tokens);
+  float dw = 0.0F;
+  for (int64_t t = begin; t < end; ++t) {
+    dw += to_f32(a.dy[t * a.dy_stride + col]) * (to_f32(a.x[t * a.x_stride + col]) * a.rstd[t]);
+  }
+  a.scratch[static_cast<int64_t>(blockIdx.x) * a.dim + col] = dw;
+}
+
+template <typename X, typename W>
+__global__ void __launch_bounds__(kThreads) rms_backward_any(RmsBackward<X, W> a) {
+  __shared__ float shared[kWarp];
+  const int64_t t = blockIdx.x;
+  const X* x = a.x + t * a.x_stride;
+  const X* dy = a.dy + t * a.dy_stride;
+  X* dx = a.dx + t * a.dx_stride;
+  float sum = 0.0F;
+  for (int64_t i = threadIdx.x; i < a.dim; i += kThreads) {
+    sum = fmaf(to_f32(x[i]), to_f32(a.w[i]) * to_f32(dy[i]), sum);
+  }
+  sum = block_sum(sum, shared);
+  const float rstd = a.rstd[t];
+  const RowScale scale{rstd, sum * rstd / static_cast<float>(a.dim)};
+  for (int64_t i = threadIdx.x; i < a.dim; i += kThreads) {
+    const float g = row_gradient(to_f32(x[i]), to_f32(a.w[i]), to_f32(dy[i]), scale);
+    from_f32(dx + i, a.accumulate ? to_f32(dx[i]) + g : g);
+  }
+}
+
+__global__ void fold_rows_kernel(const float* rows_RD, int64_t rows, int64_t dim, float* out_D) {
+  const int64_t col = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (col >= dim) return;
+  constexpr int kAhead = 16;  // reads in flight; the additions stay in order
+  float sum = rows_RD[col];
+  int64_t r = 1;
+  for (; r + kAhead <= rows; r += kAhead) {
+    float next[kAhead];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) next[i] = rows_RD[(r + i) * dim + col];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) sum += next[i];
+  }
+  for (; r < rows; ++r) sum += rows_RD[r * dim + col];
+  out_D[col] = sum;
+}
+
+template <typename X, typename W>
+void launch(cudaStream_t stream, const RmsBackward<X, W>& a, bool vectors) {
+  const auto blocks = static_cast<unsigned>(div_ceil(a.tokens, kNormRowBlock));
+  const int64_t wanted = round_up(div_ceil(a.dim, kVec), kWarp);
+  const auto threads = static_cast<unsigned>(wanted < kThreads ? wanted : int64_t{kThreads});
+  const int64_t packs = vectors ? div_ceil(a.dim, int64_t{threads} * kVec) : 5;
+  constexpr bool kNarrow = sizeof(X) == 2;
+  if (packs <= 1) {
+    rms_backward_rows<X, W, 1, kNarrow ? 4 : 2><<<blocks, threads, 0, stream>>>(a);
+  } else if (packs <= 2) {
+    rms_backward_rows<X, W, 2, kNarrow ? 2 : 1><<<blocks, threads, 0, stream>>>(a);
+  } else if (packs <= 4) {
+    rms_backward_rows<X, W, 4, 1><<<blocks, threads, 0, stream>>>(a);
+  } else {
+    const dim3 columns(blocks, static_cast<unsigned>(div_ceil(a.dim, kThreads)));
+    rms_weight_any<X, W><<<columns, kThreads, 0, stream>>>(a);  // first: dx may be dy
+    rms_backward_any<X, W><<<static_cast<unsigned>(a.tokens), kThreads, 0, stream>>>(a);
+  }
+}
+
+}  // namespace
+
+void fold_rows(cudaStream_t stream, const float* rows_RD, int64_t rows, int64_t dim, float* out_D) {
+  constexpr int kFoldThreads = 64;  // small blocks: there are few columns and many processors
+  fold_rows_kernel<<<static_cast<unsigned>(div_ceil(dim, kFoldThreads)), kFoldThreads, 0, stream>>>(
+      rows_RD, rows, dim, out_D);
+}
+
+Status CudaBackend::rms_norm_backward(Stream& s, const RmsNormBackwardArgs& a) {
+  SWAX_TRY(validate(a));
+  SWAX_TRY(need_data("rms_norm_backward",
+                     {&a.x_TD, &a.w_D, &a.rstd_T, &a.dy_TD, &a.dx_TD, &a.dw_D, &a.scratch}));
+  const int64_t tokens = a.x_TD.dims[0];
+  const int64_t dim = a.x_TD.dims[1];
+  const bool vectors = dim % kVec == 0 && vector_rows(a.x_TD) && vector_rows(a.dy_TD) &&
+                       vector_rows(a.dx_TD) && vector_rows(a.w_D) && vector_rows(a.scratch);
+  const auto go = [&]<typename X, typename W>(X*, W*) {
+    launch(raw(s),
+           RmsBackward<X, W>{data_of<X>(a.x_TD), data_of<W>(a.w_D), a.rstd_T.f32(),
+                             data_of<X>(a.dy_TD), data_of<X>(a.dx_TD), a.scratch.f32(),
+                             row_stride(a.x_TD), row_stride(a.dy_TD), row_stride(a.dx_TD), tokens,
+                             dim, a.accumulate_dx},
+           vectors);
+  };
+  bf16* narrow = nullptr;
+  float* wide = nullptr;
+  if (a.x_TD.dtype == DType::kBF16) {
+    a.w_D.dtype == DType::kBF16 ? go(narrow, narrow) : go(narrow, wide);
+  } else {
+    a.w_D.dtype == DType::kBF16 ? go(wide, narrow) : go(wide, wide);
+  }
+  SWAX_TRY(last_launch("rms_norm_backward"));
+  fold_rows(raw(s), a.scratch.f32(), div_ceil(tokens, kNormRowBlock), dim, a.dw_D.f32());
+  return last_launch("rms_norm_backward fold");
+}
+
+}  // namespace swax::cuda

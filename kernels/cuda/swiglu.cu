@@ -1,0 +1,218 @@
+// SwiGLU and the rotary embedding: element-wise over rows.
+#include "kernels/cuda/check.h"
+#include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/math.cuh"
+#include "kernels/cuda/vec.cuh"
+
+namespace swax::cuda {
+namespace {
+
+// Walks over vectors of eight columns of [rows, cols].
+struct Grid {
+  int64_t rows;
+  int64_t cols;
+};
+template <typename Body>
+__device__ __forceinline__ void for_vectors(Grid g, Body body) {
+  const int64_t packs = (g.cols + kVec - 1) / kVec;
+  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  const int64_t total = g.rows * packs;
+  for (int64_t e = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; e < total;
+       e += step) {
+    const int64_t row = e / packs;
+    body(row, (e - row * packs) * kVec);
+  }
+}
+
+template <typename X>
+struct Swiglu {
+  const X* a;
+  const X* b;
+  X* s;
+  int64_t a_stride, b_stride, s_stride;
+  Grid grid;
+};
+
+template <bool kAligned, typename X>
+__global__ void __launch_bounds__(kThreads) swiglu_kernel(Swiglu<X> x) {
+  for_vectors(x.grid, [&](int64_t row, int64_t col) {
+    float a[kVec];
+    float b[kVec];
+    float s[kVec];
+    load8<kAligned>(x.a + row * x.a_stride, col, x.grid.cols, a);
+    load8<kAligned>(x.b + row * x.b_stride, col, x.grid.cols, b);
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) s[i] = a[i] * sigmoid(a[i]) * b[i];
+    store8<kAligned>(x.s + row * x.s_stride, col, x.grid.cols, s);
+  });
+}
+
+template <typename X>
+struct SwigluBackward {
+  const X* a;
+  const X* b;
+  const X* ds;
+  X* da;
+  X* db;
+  int64_t a_stride, b_stride, ds_stride, da_stride, db_stride;
+  Grid grid;
+};
+
+template <bool kAligned, typename X>
+__global__ void __launch_bounds__(kThreads) swiglu_backward_kernel(SwigluBackward<X> x) {
+  for_vectors(x.grid, [&](int64_t row, int64_t col) {
+    float a[kVec];
+    float b[kVec];
+    float ds[kVec];
+    float da[kVec];
+    float db[kVec];
+    load8<kAligned>(x.a + row * x.a_stride, col, x.grid.cols, a);
+    load8<kAligned>(x.b + row * x.b_stride, col, x.grid.cols, b);
+    load8<kAligned>(x.ds + row * x.ds_stride, col, x.grid.cols, ds);
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) {
+      const float sig = sigmoid(a[i]);
+      const float slope = sig * fmaf(a[i], 1.0F - sig, 1.0F);
+      da[i] = ds[i] * b[i] * slope;
+      db[i] = ds[i] * a[i] * sig;
+    }
+    store8<kAligned>(x.da + row * x.da_stride, col, x.grid.cols, da);
+    store8<kAligned>(x.db + row * x.db_stride, col, x.grid.cols, db);
+  });
+}
+
+template <typename X>
+struct Rope {
+  X* x;
+  const float* cos;
+  const float* sin;
+  int64_t x_stride, cos_stride, sin_stride;
+  int64_t tokens, heads, pairs;
+  float sign;
+};
+
+template <bool kAligned, typename X>
+__global__ void __launch_bounds__(kThreads) rope_kernel(Rope<X> r) {
+  const int64_t packs = (r.pairs + kVec - 1) / kVec;
+  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  const int64_t total = r.tokens * r.heads * packs;
+  for (int64_t e = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; e < total;
+       e += step) {
+    const int64_t row = e / packs;
+    const int64_t col = (e - row * packs) * kVec;
+    const int64_t t = row / r.heads;
+    X* low = r.x + t * r.x_stride + (row - t * r.heads) * 2 * r.pairs;
+    X* high = low + r.pairs;
+    float c[kVec];
+    float s[kVec];
+    float x[kVec];
+    float y[kVec];
+    load8<kAligned>(r.cos + t * r.cos_stride, col, r.pairs, c);
+    load8<kAligned>(r.sin + t * r.sin_stride, col, r.pairs, s);
+    load8<kAligned>(low, col, r.pairs, x);
+    load8<kAligned>(high, col, r.pairs, y);
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) {
+      const float turn = r.sign * s[i];
+      const float turned = x[i] * c[i] - y[i] * turn;
+      y[i] = x[i] * turn + y[i] * c[i];
+      x[i] = turned;
+    }
+    store8<kAligned>(low, col, r.pairs, x);
+    store8<kAligned>(high, col, r.pairs, y);
+  }
+}
+
+template <typename X>
+void launch_swiglu(cudaStream_t stream, const SwigluArgs& a) {
+  const Grid grid{a.a_TF.dims[0], a.a_TF.dims[1]};
+  const Swiglu<X> x{data_of<X>(a.a_TF),
+                    data_of<X>(a.b_TF),
+                    data_of<X>(a.s_TF),
+                    row_stride(a.a_TF),
+                    row_stride(a.b_TF),
+                    row_stride(a.s_TF),
+                    grid};
+  const unsigned blocks = blocks_for(grid.rows * div_ceil(grid.cols, kVec));
+  const bool vectors =
+      grid.cols % kVec == 0 && vector_rows(a.a_TF) && vector_rows(a.b_TF) && vector_rows(a.s_TF);
+  if (vectors) {
+    swiglu_kernel<true><<<blocks, kThreads, 0, stream>>>(x);
+  } else {
+    swiglu_kernel<false><<<blocks, kThreads, 0, stream>>>(x);
+  }
+}
+
+template <typename X>
+void launch_swiglu_backward(cudaStream_t stream, const SwigluBackwardArgs& a) {
+  const Grid grid{a.a_TF.dims[0], a.a_TF.dims[1]};
+  const SwigluBackward<X> x{data_of<X>(a.a_TF),
+                            data_of<X>(a.b_TF),
+                            data_of<X>(a.ds_TF),
+                            data_of<X>(a.da_TF),
+                            data_of<X>(a.db_TF),
+                            row_stride(a.a_TF),
+                            row_stride(a.b_TF),
+                            row_stride(a.ds_TF),
+                            row_stride(a.da_TF),
+                            row_stride(a.db_TF),
+                            grid};
+  const unsigned blocks = blocks_for(grid.rows * div_ceil(grid.cols, kVec));
+  const bool vectors = grid.cols % kVec == 0 && vector_rows(a.a_TF) && vector_rows(a.b_TF) &&
+                       vector_rows(a.ds_TF) && vector_rows(a.da_TF) && vector_rows(a.db_TF);
+  if (vectors) {
+    swiglu_backward_kernel<true><<<blocks, kThreads, 0, stream>>>(x);
+  } else {
+    swiglu_backward_kernel<false><<<blocks, kThreads, 0, stream>>>(x);
+  }
+}
+
+template <typename X>
+void launch_rope(cudaStream_t stream, const RopeArgs& a) {
+  Rope<X> r;
+  r.x = data_of<X>(a.x_THE);
+  r.cos = a.cos_TP.f32();
+  r.sin = a.sin_TP.f32();
+  r.x_stride = row_stride(a.x_THE);
+  r.cos_stride = row_stride(a.cos_TP);
+  r.sin_stride = row_stride(a.sin_TP);
+  r.tokens = a.x_THE.dims[0];
+  r.heads = a.x_THE.dims[1];
+  r.pairs = a.x_THE.dims[2] / 2;
+  r.sign = a.inverse ? -1.0F : 1.0F;
+  const unsigned blocks = blocks_for(r.tokens * r.heads * div_ceil(r.pairs, kVec));
+  const bool vectors =
+      r.pairs % kVec == 0 && vector_rows(a.x_THE) && vector_rows(a.cos_TP) && vector_rows(a.sin_TP);
+  if (vectors) {
+    rope_kernel<true><<<blocks, kThreads, 0, stream>>>(r);
+  } else {
+    rope_kernel<false><<<blocks, kThreads, 0, stream>>>(r);
+  }
+}
+
+}  // namespace
+
+Status CudaBackend::swiglu(Stream& s, const SwigluArgs& a) {
+  SWAX_TRY(validate(a));
+  SWAX_TRY(need_data("swiglu", {&a.a_TF, &a.b_TF, &a.s_TF}));
+  a.a_TF.dtype == DType::kBF16 ? launch_swiglu<bf16>(raw(s), a) : launch_swiglu<float>(raw(s), a);
+  return last_launch("swiglu");
+}
+
+Status CudaBackend::swiglu_backward(Stream& s, const SwigluBackwardArgs& a) {
+  SWAX_TRY(validate(a));
+  SWAX_TRY(need_data("swiglu_backward", {&a.a_TF, &a.b_TF, &a.ds_TF, &a.da_TF, &a.db_TF}));
+  a.a_TF.dtype == DType::kBF16 ? launch_swiglu_backward<bf16>(raw(s), a)
+                               : launch_swiglu_backward<float>(raw(s), a);
+  return last_launch("swiglu_backward");
+}
+
+Status CudaBackend::rope(Stream& s, const RopeArgs& a) {
+  SWAX_TRY(validate(a));
+  SWAX_TRY(need_data("rope", {&a.x_THE, &a.cos_TP, &a.sin_TP}));
+  a.x_THE.dtype == DType::kBF16 ? launch_rope<bf16>(raw(s), a) : launch_rope<float>(raw(s), a);
+  return last_launch("rope");
+}
+
+}  // namespace swax::cuda

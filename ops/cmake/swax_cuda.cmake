@@ -1,0 +1,58 @@
+# CUDA: SWAX_CUDA=AUTO (the default) compiles it only where a device is present, ON wherever the compiler
+# is found (else an error), OFF never. Sets SWAX_CUDA_ENABLED. Products come from cuBLASLt; everything
+# else is compiled for sm_90a alone and without relocatable code: ptxas ignores setmaxnreg in it.
+set(SWAX_CUDA AUTO CACHE STRING "AUTO, ON or OFF")
+set_property(CACHE SWAX_CUDA PROPERTY STRINGS AUTO ON OFF)
+set(SWAX_CUDA_ENABLED OFF)
+
+set(swax_try_cuda OFF)
+if(SWAX_CUDA STREQUAL "AUTO")
+  if(EXISTS /dev/nvidiactl)
+    set(swax_try_cuda ON)
+  else()
+    message(STATUS "CUDA: not compiled: this machine has no NVIDIA device (SWAX_CUDA=ON compiles it anyway)")
+  endif()
+elseif(SWAX_CUDA)
+  set(swax_try_cuda ON)
+endif()
+
+if(swax_try_cuda)
+  include(CheckLanguage)
+  check_language(CUDA)
+  set(swax_cuda_miss "")
+  if(NOT CMAKE_CUDA_COMPILER)
+    set(swax_cuda_miss "no nvcc was found: put the CUDA Toolkit 13 on the PATH or set CUDACXX")
+  else()
+    set(CMAKE_CUDA_ARCHITECTURES 90a)
+    enable_language(CUDA)
+    if(NOT DEFINED CMAKE_CUDA20_STANDARD_COMPILE_OPTION) # nvcc has it, CMake 3.25 does not know
+      set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
+      set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
+    endif()
+    set(CMAKE_CUDA_STANDARD 20)
+    if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 13)
+      set(swax_cuda_miss "nvcc ${CMAKE_CUDA_COMPILER_VERSION}: must be 13 or newer")
+    else()
+      find_package(CUDAToolkit 13 QUIET)
+      if(NOT TARGET CUDA::cublasLt)
+        set(swax_cuda_miss "cuBLASLt was not found beside nvcc")
+      endif()
+    endif()
+  endif()
+  if(NOT swax_cuda_miss)
+    set(SWAX_CUDA_ENABLED ON)
+    message(STATUS "CUDA: compiled by nvcc ${CMAKE_CUDA_COMPILER_VERSION} for sm_90a")
+  elseif(SWAX_CUDA STREQUAL "AUTO")
+    message(STATUS "CUDA: not compiled: ${swax_cuda_miss}")
+  else()
+    message(FATAL_ERROR "SWAX_CUDA=${SWAX_CUDA}: ${swax_cuda_miss}")
+  endif()
+endif()
+
+# The arithmetic of the kernels is part of the product as that of the host: no contraction, no fast
+# math, subnormals kept. Warnings are errors, those of ptxas too: it warns when it serialises wgmma.
+set(SWAX_CUDA_FLAGS --fmad=false --ftz=false --prec-div=true --prec-sqrt=true -lineinfo
+  -Xcompiler=-Wall,-Wextra,-Wno-unused-parameter)
+if(SWAX_WERROR)
+  list(APPEND SWAX_CUDA_FLAGS -Werror=all-warnings -Xcompiler=-Werror -Xptxas=--warning-as-error)
+endif()
