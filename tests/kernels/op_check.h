@@ -33,6 +33,8 @@ struct Want {
   double bound;
 };
 
+const Want& want_of(const std::vector<Want>& wants, const std::string& name);
+
 // What one run of an op produces, collected by name.
 using RunOp = std::function<Outputs(Rig&)>;
 void check_op(const RunOp& run, const std::vector<Want>& wants);

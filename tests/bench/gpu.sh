@@ -1,0 +1,47 @@
+#!/bin/bash
+# Runs the GPU tests, then the benchmarks, from a folder that holds the programs: tests/bench/gpu.sh [FOLDER]
+# FOLDER is a build's bin folder or a carried copy with its .so files in FOLDER/lib; default: where this
+# script lies. Prints one line a test program and the end of what failed; full output in $OUT or FOLDER/out.
+# GPU_ONLY=words: only programs whose name has one of the words. GPU_BENCH=0: no benchmarks.
+set -uo pipefail
+here=$(cd "${1:-$(dirname "$0")}" && pwd)
+out=${OUT:-$here/out}
+mkdir -p "$out"
+export LD_LIBRARY_PATH=$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+for folder in /usr/local/cuda/lib64 /usr/local/cuda/targets/x86_64-linux/lib; do
+  [ -d "$folder" ] && LD_LIBRARY_PATH=$LD_LIBRARY_PATH:$folder
+done
+
+wanted() {
+  local word
+  [ -z "${GPU_ONLY:-}" ] && return 0
+  for word in $GPU_ONLY; do
+    [[ $1 == *$word* ]] && return 0
+  done
+  return 1
+}
+
+failed=0
+for test in "$here"/cuda_*_test; do
+  name=$(basename "$test")
+  [ -x "$test" ] && wanted "$name" || continue
+  filter='-*RefusesTokensOutside*:*RefusesTargetsBeyond*:*PlainFormIsAChain*'
+  started=$SECONDS
+  timeout "${GPU_TEST_TIMEOUT:-240}" "$test" --gtest_brief=1 "--gtest_filter=$filter" >"$out/$name.log" 2>&1
+  status=$?
+  summary=$(grep -E 'tests ran|PASSED|SKIPPED' "$out/$name.log" | tr '\n' ' ')
+  echo "$name: status $status, $((SECONDS - started)) s: $summary"
+  if [ $status -ne 0 ]; then
+    failed=1
+    grep -E '^\[  FAILED|Failure|error|bound|wrote' "$out/$name.log" | cut -c1-220 | head -40
+  fi
+done
+if [ "${GPU_BENCH:-1}" != 0 ]; then
+  for bench in "$here"/cuda_*_bench; do
+    name=$(basename "$bench")
+    [ -x "$bench" ] && wanted "$name" || continue
+    echo "== $name"
+    timeout "${GPU_BENCH_TIMEOUT:-180}" "$bench" 2>&1 | tee "$out/$name.log"
+  done
+fi
+exit $failed
