@@ -270,5 +270,25 @@ TEST_F(Session, LeavesAtOnceWhenNobodyListens) {
   EXPECT_EQ(all<Exit>()[0].code, 0);
 }
 
+class Watchdog : public AgentRig {};
+
+TEST_F(Watchdog, HangOfAStoppedProcessIsItsOwn) {
+  run("a", 1, 2);
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    phase("a", 1, rank, "train");
+    train_step("a", 1, rank, 10);
+    pass(10);
+  }
+  give(RankHalted{.job = "a", .epoch = 1, .rank = 1, .halted = true});
+  clear();
+  for (int i = 0; i < 20 && all<Kill>().empty(); ++i) {
+    want({{"a", 1}});
+    pass(1000);
+  }
+  sweep("a", 1);
+  EXPECT_EQ(sent_ends().at(0).first_rank(), 1) << "rank 0 was silent first: it waits";
+  EXPECT_NE(sent_ends().at(0).reason().find("stopped"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace swax::agent::test

@@ -80,6 +80,25 @@ TEST(RankSocket, AKilledRankIsSeenWithinHalfASecondAndWithItsSignal) {
   ::waitpid(pid, nullptr, 0);
 }
 
+TEST(RankSocket, TellsThatAProcessIsStoppedAndGoesOn) {
+  const ScratchDir dir;
+  const std::string path = dir.path() + "/n.sock";
+  const auto socket = RankSocket::listen(path);
+  ASSERT_TRUE(socket.ok());
+  const pid_t pid = rank_process(path, hello(3), -1);
+  expect<agent::RankSaid>(**socket);
+  ::kill(pid, SIGSTOP);
+  const auto halted = expect<agent::RankHalted>(**socket);
+  EXPECT_EQ(halted.epoch, 7U);
+  EXPECT_EQ(halted.rank, 3U);
+  EXPECT_TRUE(halted.halted);
+  ::kill(pid, SIGCONT);
+  EXPECT_FALSE(expect<agent::RankHalted>(**socket).halted);
+  ::kill(pid, SIGKILL);
+  EXPECT_EQ(expect<agent::RankClosed>(**socket).signal, SIGKILL);
+  ::waitpid(pid, nullptr, 0);
+}
+
 TEST(RankSocket, TellsTheExitCode) {
   const ScratchDir dir;
   const std::string path = dir.path() + "/n.sock";

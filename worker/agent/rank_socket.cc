@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "proto/base/log.h"
 #include "proto/base/text.h"
@@ -18,6 +19,7 @@ namespace {
 constexpr size_t kPeersMax = 4096;
 constexpr int64_t kFirstWordMs = 10'000;  // for a peer that says nothing
 constexpr int64_t kStatusMs = 300;        // a dying process closes its files, then its status shows
+constexpr int64_t kProcessLookMs = 500;   // between looks at a rank's process
 constexpr size_t kReadMax = 256 * 1024;   // of one peer at once
 constexpr size_t kOutgoingMax = 1024 * 1024;
 
@@ -78,6 +80,7 @@ std::vector<agent::EventBody> RankSocket::look(int64_t now_ms) {
     Peer& peer = it->second;
     if (!peer.ended) read_peer(it->first, &peer, now_ms, &out);
     if (!peer.ended) write_peer(&peer);
+    if (!peer.ended) look_at_process(&peer, now_ms, &out);
     const bool gone = peer.ended && finish_peer(peer, now_ms, &out);
     it = gone ? peers_.erase(it) : std::next(it);
   }
@@ -180,6 +183,19 @@ void RankSocket::write_peer(Peer* peer) {
     if (put <= 0) return;  // full, or its end shows when it is read
     peer->outgoing.erase(0, static_cast<size_t>(put));
   }
+}
+
+void RankSocket::look_at_process(Peer* peer, int64_t now_ms, std::vector<agent::EventBody>* out) {
+  if (!peer->rank || peer->refused || now_ms - peer->looked_ms < kProcessLookMs) return;
+  peer->looked_ms = now_ms;
+  const auto process = read_process(peer->process.pid);
+  if (!process || process->id != peer->process) return;
+  const bool halted = process->state == 'T' || process->state == 't';
+  if (halted == std::exchange(peer->halted, halted)) return;
+  out->emplace_back(agent::RankHalted{.job = peer->hello.job(),
+                                      .epoch = peer->hello.epoch(),
+                                      .rank = peer->hello.rank(),
+                                      .halted = halted});
 }
 
 // True: nothing more is to be known of it.

@@ -1,7 +1,8 @@
 // The node's end of the ranks' line: a unix stream socket with frames of proto/frame.h. A peer
 // first says who it is: a rank (RankMessage.hello), or a launch proxy of mpirun
 // (Envelope.launch_remote). The end of a rank's connection is its death: it is told with the exit
-// status, which the kernel knows a moment later. Peers of other users are refused. Threads: one.
+// status, which the kernel knows a moment later. A rank whose process is stopped is told too. Peers
+// of other users are refused. Threads: one.
 #pragma once
 
 #include <poll.h>
@@ -43,6 +44,8 @@ class RankSocket {
     bool rank = false, proxy = false;
     bool refused = false;  // told to go; its end means nothing
     bool ended = false;    // waits for the exit status
+    bool halted = false;   // its process was stopped when it was looked at
+    int64_t looked_ms = 0;
     pb::RankHello hello;
     ProcessId process;
     Fd process_fd;
@@ -56,6 +59,7 @@ class RankSocket {
   bool take_first(uint64_t id, Peer* peer, const std::string& payload,
                   std::vector<agent::EventBody>* out);
   static void write_peer(Peer* peer);
+  static void look_at_process(Peer* peer, int64_t now_ms, std::vector<agent::EventBody>* out);
   static void end_peer(Peer* peer, int64_t now_ms);
   static bool finish_peer(const Peer& peer, int64_t now_ms, std::vector<agent::EventBody>* out);
   Peer* newest(const agent::TellRank& command, uint32_t rank);

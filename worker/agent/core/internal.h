@@ -59,6 +59,7 @@ bool nothing_runs(const Attempt& attempt);  // all ranks closed, and mpirun or i
 void conclude(Context& ctx, Attempt& attempt);
 
 // watchdog.cc
+void on_rank_halted(Context& ctx, const RankHalted& halted);
 void tick_watchdog(Context& ctx);
 int64_t silence_limit_ms(const Config& config, const Attempt& attempt, const RankState& rank);
 

@@ -41,6 +41,7 @@ struct Dispatch {
   void operator()(const Prepared& e) const { on_prepared(ctx, e); }
   void operator()(const RankSaid& e) const { on_rank_said(ctx, e); }
   void operator()(const RankClosed& e) const { on_rank_closed(ctx, e); }
+  void operator()(const RankHalted& e) const { on_rank_halted(ctx, e); }
   void operator()(const LauncherExited& e) const { on_launcher_exited(ctx, e); }
   void operator()(const Swept& e) const { on_swept(ctx, e); }
   void operator()(const StopSignal& e) const { on_stop_signal(ctx, e.checkpoint); }

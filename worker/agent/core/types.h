@@ -53,6 +53,7 @@ struct RankState {
   bool closed = false;
   std::string phase = "launching";
   int64_t heard_ms = 0;  // last report that shows progress
+  bool halted = false;   // its process is stopped
   uint64_t step = 0;
   std::string failure;
   int exit_code = -1;  // -1: unknown
@@ -149,6 +150,12 @@ struct RankClosed {  // its socket ended or its pidfd fired; give the status whe
   int exit_code = -1;  // -1: unknown
   int signal = 0;
 };
+struct RankHalted {  // somebody stopped its process (SIGSTOP, a debugger), or it goes on
+  std::string job;
+  uint64_t epoch = 0;
+  uint32_t rank = 0;
+  bool halted = false;
+};
 struct LauncherExited {
   std::string job;
   uint64_t epoch = 0;
@@ -179,7 +186,7 @@ struct RemoteEnded {
 };
 using EventBody =
     std::variant<Started, Tick, FromCoordinator, NonceRead, Prepared, RankSaid, RankClosed,
-                 LauncherExited, Swept, StopSignal, ProxyAsks, RemoteEnded>;
+                 RankHalted, LauncherExited, Swept, StopSignal, ProxyAsks, RemoteEnded>;
 struct Event {
   int64_t now_ms = 0;   // monotonic
   int64_t wall_ms = 0;  // for stamps only

@@ -1,6 +1,7 @@
 // A rank that says nothing for too long in its phase hangs: the event names rank and phase, then
 // the attempt is killed. A step is compared with steps of the same attention window only.
 #include <algorithm>
+#include <tuple>
 
 #include "jobs/schedule.h"
 #include "proto/base/text.h"
@@ -29,7 +30,8 @@ void hang(Context& ctx, Attempt& attempt, uint32_t rank, const RankState& state)
   attempt.first_rank = static_cast<int32_t>(rank);
   attempt.first_phase = state.phase;
   const std::string text = "rank " + to_text(uint64_t{rank}) + " said nothing for " +
-                           duration_text(ctx.now() - state.heard_ms) + " in phase " + state.phase;
+                           duration_text(ctx.now() - state.heard_ms) + " in phase " + state.phase +
+                           (state.halted ? ": its process is stopped" : "");
   pb::AttemptReport r;
   pb::EventRecord& event = *r.mutable_event();
   event.set_kind("hang");
@@ -40,7 +42,10 @@ void hang(Context& ctx, Attempt& attempt, uint32_t rank, const RankState& state)
   kill(ctx, attempt, "hang", text);
 }
 
-// All wait for the one that is behind: it has done the fewest steps, or was silent first.
+// All wait for the one that is behind: its process is stopped, it has done the fewest steps, or was
+// silent first.
+auto place(const RankState& rank) { return std::tuple(!rank.halted, rank.step, rank.heard_ms); }
+
 void watch_ranks(Context& ctx, Attempt& attempt) {
   bool silent = false;
   std::pair<const uint32_t, RankState>* behind = nullptr;
@@ -48,9 +53,7 @@ void watch_ranks(Context& ctx, Attempt& attempt) {
     RankState& rank = entry.second;
     if (!rank.connected || rank.closed) continue;
     silent = silent || ctx.now() - rank.heard_ms > silence_limit_ms(ctx.config, attempt, rank);
-    const bool more = behind == nullptr || rank.step < behind->second.step ||
-                      (rank.step == behind->second.step && rank.heard_ms < behind->second.heard_ms);
-    if (more) behind = &entry;
+    if (behind == nullptr || place(rank) < place(behind->second)) behind = &entry;
   }
   if (silent) hang(ctx, attempt, behind->first, behind->second);
 }
@@ -105,6 +108,13 @@ int64_t silence_limit_ms(const Config& config, const Attempt& attempt, const Ran
   if (rank.phase == "validate") return config.validate_limit_ms;
   if (rank.phase == "leaving") return config.leave_limit_ms;
   return train_limit_ms(config, attempt, rank);
+}
+
+void on_rank_halted(Context& ctx, const RankHalted& halted) {
+  Attempt* attempt = find_attempt(ctx.state, halted.job, halted.epoch);
+  if (attempt == nullptr) return;
+  const auto rank = attempt->ranks.find(halted.rank);
+  if (rank != attempt->ranks.end()) rank->second.halted = halted.halted;
 }
 
 void tick_watchdog(Context& ctx) {
