@@ -118,8 +118,10 @@ CommittedWritten CheckpointFiles::write(const WriteCommitted& command) const {
     written.error = status.message();
     return written;
   }
-  // What attempts before this one left half written.
-  if (const Status swept = sweep_checkpoints(root(command.job), command.epoch); !swept.ok())
+  // What attempts before this one left half written, and older saves of this one: commits go
+  // forward.
+  if (const Status swept = sweep_checkpoints(root(command.job), command.epoch, command.step);
+      !swept.ok())
     log_warn("coordinator", "leftovers of saves not removed",
              {{"job", command.job}, {"reason", swept.message()}});
   written.digest = manifest->run_digest();

@@ -88,7 +88,7 @@ Result<std::vector<CheckpointName>> retire_checkpoints(const std::string& ckpt_r
   return old;
 }
 
-Status sweep_checkpoints(const std::string& ckpt_root, uint64_t live_epoch) {
+Status sweep_checkpoints(const std::string& ckpt_root, uint64_t live_epoch, uint64_t live_step) {
   const Result<std::vector<std::string>> names = list_dir(ckpt_root);
   if (!names.ok() && names.status().code() == Code::kNotFound) return ok();
   SWAX_TRY(names);
@@ -99,7 +99,8 @@ Status sweep_checkpoints(const std::string& ckpt_root, uint64_t live_epoch) {
       continue;
     }
     const Result<CheckpointName> name = parse_checkpoint_name(folder);
-    if (!name.ok() || name->epoch >= live_epoch) continue;
+    if (!name.ok() || name->epoch > live_epoch) continue;
+    if (name->epoch == live_epoch && name->step >= live_step) continue;
     if (path_exists(join_path(path, kCommittedFile))) continue;
     if (path_exists(join_path(path, kBadFile))) continue;
     SWAX_TRY(remove_tree(path));

@@ -107,8 +107,9 @@ Status mark_bad(const std::string& ckpt_root, const CheckpointName& name, std::s
 // half-removed folder is never taken for a checkpoint.
 Result<std::vector<CheckpointName>> retire_checkpoints(const std::string& ckpt_root, int keep);
 
-// Removes what dead attempts left: uncommitted folders of epochs < `live_epoch`, stage folders,
+// Removes what will never be committed: uncommitted folders of epochs < `live_epoch`, and of that
+// epoch those of steps < `live_step` (saves while no coordinator was there to commit them),
 // "deleting-..." folders. Never a folder with COMMITTED or BAD.
-Status sweep_checkpoints(const std::string& ckpt_root, uint64_t live_epoch);
+Status sweep_checkpoints(const std::string& ckpt_root, uint64_t live_epoch, uint64_t live_step = 0);
 
 }  // namespace swax

@@ -56,6 +56,9 @@ def gap(s, how):
         return {e["step"] for e in s.events("checkpoint_committed")} & set(saved)
     s.wait_until(committed, 60, f"a checkpoint of the gap is committed: one of {saved}")
     s.wait_until(lambda: s.committed()[-1] > after, 90, f"a checkpoint above step {after}")
+    # Saves of the gap that nobody can commit any more do not stay on the disk.
+    s.wait_until(lambda: not [step for step in set(s.saved()) - set(s.committed())
+                              if step < s.committed()[-1]], 30, "only newer saves are uncommitted")
     check(not s.bad_ends() and s.newest_epoch() == 1, f"attempts ended: {s.bad_ends()}")
     say(f"  coordinator away for {GAP_SECONDS} s ({how}): steps {before} to {after} and "
         f"{len(saved)} checkpoints meanwhile, {len(committed())} of them committed, 0 attempts "
