@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
 #include <thread>
 
 #include "proto/base/files.h"
@@ -42,6 +43,34 @@ void flood(const std::string& address, int peers, int frames, uint64_t seed) {
   }
 }
 
+// How late threads of this machine get their turn, at most, while it lives: others may want it too.
+class Lateness {
+ public:
+  Lateness() : thread_([this] { look(); }) {}
+  ~Lateness() { end_ms(); }
+  int64_t end_ms() {
+    over_ = true;
+    if (thread_.joinable()) thread_.join();
+    return worst_ms_;
+  }
+
+ private:
+  void look() {
+    constexpr int64_t kSleepMs = 5;
+    while (!over_) {
+      const int64_t begin = now_ms();
+      std::this_thread::sleep_for(std::chrono::milliseconds(kSleepMs));
+      worst_ms_ = std::max(worst_ms_, now_ms() - begin - kSleepMs);
+    }
+  }
+  std::atomic<bool> over_ = false;
+  int64_t worst_ms_ = 0;
+  std::thread thread_;
+};
+
+// A submit's way there and back: client, I/O thread, I/O thread, socket thread, core thread.
+constexpr int64_t kTurns = 9;
+
 class ServerFlood : public ::testing::TestWithParam<int> {};
 
 TEST_P(ServerFlood, LeavesMemoryAndClientsAlone) {
@@ -50,6 +79,7 @@ TEST_P(ServerFlood, LeavesMemoryAndClientsAlone) {
   TestClient client(server->address());
   ASSERT_EQ(client.submit("job-before").code(), 0);
   const int64_t before = resident_bytes();
+  Lateness lateness;
   std::atomic<bool> over = false;
   std::thread attacker([&] {
     flood(server->address(), GetParam(), 10000, static_cast<uint64_t>(GetParam()));
@@ -65,9 +95,17 @@ TEST_P(ServerFlood, LeavesMemoryAndClientsAlone) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   } while (!over);
   attacker.join();
+  const int64_t late_ms = lateness.end_ms();
+  largest = std::max(largest, resident_bytes() - before);
+  std::printf(
+      "%d peers, 10000 frames: %d submits, slowest %lld ms (threads here wait up to %lld ms), "
+      "memory "
+      "+%lld MiB\n",
+      GetParam(), submits, static_cast<long long>(slowest_ms), static_cast<long long>(late_ms),
+      static_cast<long long>(largest / kMiB));
   if (!kUnderThreadSanitizer) {
-    EXPECT_LT(slowest_ms, 1000);
-    EXPECT_LT(std::max(largest, resident_bytes() - before), 64 * kMiB);
+    EXPECT_LT(slowest_ms, 1000 + kTurns * late_ms);
+    EXPECT_LT(largest, 64 * kMiB);
   }
   const char* const reasons[] = {"short", "magic", "version", "length", "hash", "parse"};
   pb::ServiceStatus service;
