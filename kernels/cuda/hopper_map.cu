@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "proto/base/text.h"
+
 namespace swax::cuda {
 namespace {
 
@@ -51,7 +53,7 @@ Status tile_map(const char* op, const Tensor& t, int rows, CUtensorMap* map) {
              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result == CUDA_SUCCESS) return ok();
   return internal_error(std::string(op) + ": cuTensorMapEncodeTiled gave " +
-                        std::to_string(static_cast<int>(result)));
+                        to_text(static_cast<int64_t>(result)));
 }
 
 }  // namespace swax::cuda
