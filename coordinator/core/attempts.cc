@@ -161,6 +161,15 @@ void tell_nodes(Context& ctx, const Job& job, const AttemptLive& live) {
   }
 }
 
+// Rank 0 has told the result and its state is committed: nothing is left to be done, however the
+// processes ended.
+bool complete(const Job& job) {
+  if (!job.result || job.result->epoch() != job.epoch) return false;
+  return std::any_of(job.checkpoints.begin(), job.checkpoints.end(), [&job](const auto& entry) {
+    return entry.first.first == job.result->step() && entry.second.state == "COMMITTED";
+  });
+}
+
 void finish_attempt(Context& ctx, const std::string& name) {
   const AttemptLive live = std::move(ctx.state.vol.live.at(name));
   ctx.state.vol.live.erase(name);
@@ -170,7 +179,7 @@ void finish_attempt(Context& ctx, const std::string& name) {
   for (const auto& [node, end] : live.ends) step = std::max(step, uint64_t{end.report.step()});
   const bool progressed = step > job.progress_step || job.progress_epoch == job.epoch;
   Verdict verdict = judge_end(job, outcome.result, outcome.reason, progressed);
-  const bool success = outcome.result == "done" && !job.stop;
+  const bool success = (outcome.result == "done" || complete(job)) && !job.stop;
   if (success)
     verdict = {
         .job_end = "SUCCEEDED", .reason = "", .restarts_since_commit = job.restarts_since_commit};

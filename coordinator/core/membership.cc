@@ -106,6 +106,7 @@ void on_hello(Context& ctx, uint64_t peer, const pb::Envelope& e) {
   worker.host = e.hello().host();
   worker.incarnation = e.incarnation();
   worker.slots = e.hello().slots();
+  worker.memory_bytes = e.hello().memory_bytes();
   worker.peer = peer;
   worker.sequence = e.sequence();
   hear(ctx, worker);
@@ -254,7 +255,8 @@ void grant_pause(State& state, const Config& config, int64_t now_ms) {
   const int64_t gap_ms = now_ms - vol.last_event_ms;
   vol.last_event_ms = now_ms;
   if (gap_ms <= config.pause_ms) return;
-  const bool long_gap = gap_ms > config.suspect_ms;
+  // Shorter ones no worker takes for our end.
+  const bool long_gap = gap_ms > config.lost_ms - 2 * config.heartbeat_ms;
   if (long_gap) vol.resumed_ms = now_ms;
   for (auto& [node, worker] : vol.workers) {
     worker.away = worker.away || long_gap;

@@ -33,26 +33,44 @@ bool has_unwanted(const State& state, const Worker& worker) {
   return false;
 }
 
-// Slots given to live attempts, by node.
-std::map<std::string, uint64_t> slots_taken(const State& state) {
-  std::map<std::string, uint64_t> taken;
-  for (const auto& [name, live] : state.vol.live)
-    for (const pb::RankPlacement& rank : state.durable.jobs.at(name).ranks) ++taken[rank.node()];
+struct Taken {
+  uint64_t slots = 0, bytes = 0;
+};
+
+// What live attempts were given, by node.
+std::map<std::string, Taken> taken_by(const State& state) {
+  std::map<std::string, Taken> taken;
+  for (const auto& [name, live] : state.vol.live) {
+    const Job& job = state.durable.jobs.at(name);
+    const uint64_t bytes = planned_bytes(state, name, job.ranks.size());
+    for (const pb::RankPlacement& rank : job.ranks) {
+      Taken& here = taken[rank.node()];
+      ++here.slots;
+      here.bytes += bytes;
+    }
+  }
   return taken;
 }
 
+// How many more ranks of `bytes` each the worker can take; 0 bytes: not known.
+uint64_t free_for(const Worker& worker, const Taken& taken, uint64_t bytes) {
+  const uint64_t slots = worker.slots - std::min<uint64_t>(worker.slots, taken.slots);
+  if (bytes == 0 || worker.memory_bytes == 0) return slots;
+  const uint64_t memory = worker.memory_bytes - std::min(worker.memory_bytes, taken.bytes);
+  return std::min(slots, memory / bytes);
+}
+
 // One build only: ranks of different builds refuse to work together.
-std::vector<Room> rooms_of(const Context& ctx, const std::string& build,
-                           const std::string& blamed) {
+std::vector<Room> rooms_of(const Context& ctx, const std::string& build, const std::string& blamed,
+                           uint64_t bytes) {
   std::vector<Room> rooms;
-  const std::map<std::string, uint64_t> taken = slots_taken(ctx.state);
+  const std::map<std::string, Taken> taken = taken_by(ctx.state);
   for (const auto& [node, worker] : ctx.state.vol.workers) {
     if (worker.build_id != build || !usable(ctx, worker) || has_unwanted(ctx.state, worker))
       continue;
     const auto it = taken.find(node);
-    const uint64_t used = it == taken.end() ? 0 : it->second;
-    if (worker.slots > used)
-      rooms.push_back({.worker = &worker, .free = worker.slots - used, .blamed = node == blamed});
+    const uint64_t free = free_for(worker, it == taken.end() ? Taken{} : it->second, bytes);
+    if (free > 0) rooms.push_back({.worker = &worker, .free = free, .blamed = node == blamed});
   }
   return rooms;
 }
@@ -87,19 +105,21 @@ std::set<std::string> builds(const State& state) {
 std::vector<pb::RankPlacement> find_place(const Context& ctx, const Job& job, uint64_t ranks) {
   const auto it = ctx.state.vol.blamed.find(job.name);
   const std::string blamed = it == ctx.state.vol.blamed.end() ? "" : it->second;
+  const uint64_t bytes = planned_bytes(ctx.state, job.name, ranks);
   for (const std::string& build : builds(ctx.state)) {
-    auto places = pack(rooms_of(ctx, build, blamed), ranks);
+    auto places = pack(rooms_of(ctx, build, blamed, bytes), ranks);
     if (!places.empty()) return places;
   }
   return {};
 }
 
-uint64_t slots_alive(const State& state) {
+// Of one build, for ranks of `bytes` each, were nothing else running.
+uint64_t slots_alive(const State& state, uint64_t bytes) {
   uint64_t best = 0;
   for (const std::string& build : builds(state)) {
     uint64_t slots = 0;
     for (const auto& [node, worker] : state.vol.workers)
-      if (worker.build_id == build && !worker.lost) slots += worker.slots;
+      if (worker.build_id == build && !worker.lost) slots += free_for(worker, {}, bytes);
     best = std::max(best, slots);
   }
   return best;
@@ -107,6 +127,11 @@ uint64_t slots_alive(const State& state) {
 
 uint64_t ranks_asked(const Job& job) {
   return std::max<uint64_t>(1, job.spec.parallelism().ranks());
+}
+
+bool too_few_slots(const State& state, const Job& job) {
+  const uint64_t ranks = ranks_asked(job);
+  return slots_alive(state, planned_bytes(state, job.name, ranks)) < ranks;
 }
 
 std::vector<pb::RankPlacement> find_smaller_place(const Context& ctx, const Job& job) {
@@ -153,13 +178,20 @@ std::vector<const Job*> queue(const State& state, int64_t now_ms) {
 
 }  // namespace
 
+uint64_t planned_bytes(const State& state, const std::string& job, uint64_t ranks) {
+  const auto plan = state.vol.plans.find(job);
+  if (plan == state.vol.plans.end()) return 0;
+  const auto line = plan->second.find(ranks);
+  return line == plan->second.end() ? 0 : line->second;
+}
+
 void schedule(Context& ctx) {
   std::vector<std::string> placed;
   for (const Job* job : queue(ctx.state, ctx.now())) {
     auto places = find_place(ctx, *job, ranks_asked(*job));
     const int64_t since =
         ctx.state.vol.waiting_since_ms.try_emplace(job->name, ctx.now()).first->second;
-    const bool too_small = slots_alive(ctx.state) < ranks_asked(*job);
+    const bool too_small = too_few_slots(ctx.state, *job);
     if (places.empty() && too_small && ctx.now() - since >= ctx.config.shrink_after_ms)
       places = find_smaller_place(ctx, *job);
     if (!places.empty()) {
@@ -183,7 +215,7 @@ std::string waiting_reason(const State& state, const Config& config, const Job& 
                            int64_t now_ms) {
   const auto retry = state.vol.retry_at_ms.find(job.name);
   if (retry != state.vol.retry_at_ms.end() && now_ms < retry->second) return "Backoff";
-  if (slots_alive(state) < ranks_asked(job)) return "WaitingForCapacity";
+  if (too_few_slots(state, job)) return "WaitingForCapacity";
   for (const Job* other : queue(state, now_ms)) {
     if (other->name == job.name) break;
     const auto since = state.vol.waiting_since_ms.find(other->name);

@@ -52,8 +52,12 @@ std::string waiting_message(const State& state, const Job& job, const std::strin
     uint64_t slots = 0;
     for (const auto& [node, worker] : state.vol.workers)
       if (!worker.lost) slots += worker.slots;
-    text = "needs " + ranks + " slots, the live workers have " + n(slots) +
-           ": start more workers or allow fewer ranks (parallelism.allowed_ranks)";
+    const uint64_t bytes = planned_bytes(state, job.name, job.spec.parallelism().ranks());
+    text =
+        "needs " + ranks + " slots" +
+        (bytes > 0 ? " with " + bytes_text(static_cast<int64_t>(bytes)) + " of memory each" : "") +
+        ", the live workers have " + n(slots) +
+        ": start more workers or allow fewer ranks (parallelism.allowed_ranks)";
   } else if (reason == "HigherPriority") {
     text = "slots are kept for a job that comes first";
   } else {

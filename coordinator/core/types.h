@@ -109,8 +109,9 @@ struct Worker {
   std::string node, state_id, build_id, host;
   uint64_t incarnation = 0;
   uint32_t slots = 0;
-  uint64_t peer = 0;      // the shell's handle of its connection
-  uint64_t sequence = 0;  // of its newest HELLO or heartbeat; older ones are ignored
+  uint64_t memory_bytes = 0;  // of the node; 0: unknown
+  uint64_t peer = 0;          // the shell's handle of its connection
+  uint64_t sequence = 0;      // of its newest HELLO or heartbeat; older ones are ignored
   int64_t heard_ms = 0;
   bool away = false;  // no new word since the newest long pause of this process
   bool lost = false;
@@ -143,9 +144,11 @@ struct Volatile {
   std::map<std::string, AttemptLive> live;          // by job
   std::map<std::string, int64_t> retry_at_ms;       // jobs in BACKOFF
   std::map<std::string, int64_t> waiting_since_ms;  // jobs that found no place
-  std::map<std::string, std::string> blamed;        // job -> node of its last bad end
-  std::set<std::string> retiring;                   // jobs whose retention the shell is running
-  std::map<std::string, uint64_t> reports_taken;    // by state_id, also those without a record
+  // Job -> number of ranks -> bytes of each rank, as its submit to this process said.
+  std::map<std::string, std::map<uint64_t, uint64_t>> plans;
+  std::map<std::string, std::string> blamed;      // job -> node of its last bad end
+  std::set<std::string> retiring;                 // jobs whose retention the shell is running
+  std::map<std::string, uint64_t> reports_taken;  // by state_id, also those without a record
   std::map<std::string, pb::ValidationRecord> last_validation;  // by job
   uint64_t sequence = 0;                                        // of our messages
   int64_t resumed_ms = 0;  // this process started, or its newest long pause ended

@@ -20,6 +20,7 @@ class AgentRig : public ::testing::Test {
     config_.state_id = "s0";
     config_.slots = 2;
     config_.incarnation = 3;
+    config_.train_floor_ms = 10000;
     give(Started{});
     welcome();
   }

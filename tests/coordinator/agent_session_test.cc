@@ -281,7 +281,7 @@ TEST_F(Watchdog, HangOfAStoppedProcessIsItsOwn) {
   }
   give(RankHalted{.job = "a", .epoch = 1, .rank = 1, .halted = true});
   clear();
-  for (int i = 0; i < 20 && all<Kill>().empty(); ++i) {
+  for (int i = 0; i < 200 && all<Kill>().empty(); ++i) {
     want({{"a", 1}});
     pass(1000);
   }

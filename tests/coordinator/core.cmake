@@ -8,6 +8,6 @@ if(SWAX_SERVICE_TESTS)
     LABELS unit)
 endif()
 swax_test(agent_core_test
-  SOURCES agent_attempts_test.cc agent_session_test.cc
+  SOURCES agent_attempts_test.cc agent_ends_test.cc agent_session_test.cc
   DEPS swax_agent_core swax_jobs
   LABELS unit)

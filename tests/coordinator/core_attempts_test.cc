@@ -19,7 +19,7 @@ class Attempts : public CoreRig {
 TEST_F(Attempts, OneRankFromSubmitToSuccess) {
   place(small_spec("a"), 1);
   EXPECT_EQ(job("a").state, JobState::kStarting);
-  ASSERT_EQ(starts("a").size(), 1U);
+  ASSERT_FALSE(starts("a").empty()) << "said again until the worker reports it";
   EXPECT_EQ(starts("a")[0].data_folders(0), "/store/data/" + std::string(32, 'a'));
   report(0, {step("a", 1)});
   EXPECT_EQ(job("a").state, JobState::kRunning);
@@ -35,6 +35,27 @@ TEST_F(Attempts, OneRankFromSubmitToSuccess) {
   EXPECT_EQ(status.state(), "SUCCEEDED");
   EXPECT_EQ(status.digest(), "d1");
   EXPECT_EQ(status.restarts(), 0U);
+}
+
+TEST_F(Attempts, BadEndAfterResultAndCommitIsSuccess) {
+  place(small_spec("a"), 1);
+  report(0, {step("a", 10), durable("a", 10, 0), done("a", 10)});
+  committed("a", 10);
+  report(0, {ended("a", "signal", 10)});
+  EXPECT_EQ(job("a").state, JobState::kSucceeded);
+  EXPECT_EQ(job("a").epoch, 1U);
+  EXPECT_EQ(kinds_of("a"),
+            "submitted attempt_started attempt_running result checkpoint_committed attempt_ended "
+            "job_ended");
+  EXPECT_EQ(records_of("a")[5].finished().result(), "signal") << "the history says how it ended";
+}
+
+TEST_F(Attempts, BadEndAfterAResultWithoutItsCommitIsNone) {
+  place(small_spec("a"), 1);
+  report(0, {step("a", 10), durable("a", 5, 0)});
+  committed("a", 5);
+  report(0, {done("a", 10), ended("a", "signal", 10)});
+  EXPECT_EQ(job("a").state, JobState::kQueued);
 }
 
 TEST_F(Attempts, SuccessNeedsEveryNode) {

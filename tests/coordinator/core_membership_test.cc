@@ -50,7 +50,7 @@ TEST_F(Membership, WrongNonceIsRefusedAndMayTryAgain) {
 
 TEST_F(Membership, BadNamesAreRefusedForGood) {
   for (const std::string& name : {std::string(""), std::string("a/b"), std::string("a b"),
-                                 std::string(64, 'a'), std::string("../x")}) {
+                                  std::string(64, 'a'), std::string("../x")}) {
     tell(1, hello(name, "s", 1, 1));
     EXPECT_TRUE(welcome().final()) << name;
   }
@@ -152,6 +152,48 @@ TEST_F(Membership, PausedCoordinatorBlamesNobody) {
   live(2, 3000);
   EXPECT_EQ(job("a").epoch, 1U);
   EXPECT_TRUE(job("a").attempt_live);
+}
+
+TEST_F(Membership, AfterAShortPauseTheDeadAreLostAsEver) {
+  join(0);
+  ASSERT_EQ(submit(small_spec("a")).code(), 0);
+  live(1, 3000);
+  now_ += 2500;
+  pass(6000);
+  EXPECT_FALSE(job("a").attempt_live);
+}
+
+TEST_F(Membership, WhoSpeaksAfterALongPauseIsLostAsEver) {
+  join(0);
+  join(1);
+  ASSERT_EQ(submit(small_spec("a", 4)).code(), 0);
+  live(2, 3000);
+  now_ += 60000;
+  live(2, 1000);  // may have been sent before
+  beat(0, {running("a")});
+  pass(6000);
+  EXPECT_TRUE(state_.vol.workers.at("node-0").lost);
+  EXPECT_FALSE(state_.vol.workers.at("node-1").lost) << "it may be on its way back";
+  pass(25000);
+  EXPECT_TRUE(state_.vol.workers.at("node-1").lost);
+}
+
+// Coordinator and workers killed together, then all are there again.
+TEST_F(Membership, WorkersThatAreBackAreNotWaitedFor) {
+  join(0);
+  join(1);
+  ASSERT_EQ(submit(small_spec("a", 4)).code(), 0);
+  live(2, 3000);
+  restart();
+  join(0, 2, 2);
+  join(1, 2, 2);
+  report(0, {ended("a", "killed")});
+  for (int i = 0; i < 6 && job("a").epoch == 1; ++i) {
+    beat(0);
+    beat(1);
+    pass(1000);
+  }
+  EXPECT_EQ(job("a").epoch, 2U);
 }
 
 TEST_F(Membership, RestartedCoordinatorWaitsForItsWorkers) {

@@ -24,6 +24,24 @@ TEST_F(Requests, SubmitIsAnsweredInItsBatchAndOnce) {
   EXPECT_EQ(state_.durable.jobs.size(), 1U);
 }
 
+TEST_F(Requests, AnswerSaysWhatIsDoneAtOnce) {
+  EXPECT_EQ(submit(small_spec("none")).jobs(0).reason(), "WaitingForCapacity");
+  ASSERT_EQ(cancel("none", true).code(), 0);
+  join(0, 2);
+  const pb::Reply placed = submit(small_spec("a", 2));
+  EXPECT_EQ(placed.jobs(0).state(), "STARTING");
+  EXPECT_EQ(placed.jobs(0).reason(), "");
+  EXPECT_EQ(starts("a").size(), 1U);
+  const pb::Reply waits = submit(small_spec("b", 2));
+  EXPECT_EQ(waits.jobs(0).state(), "QUEUED");
+  EXPECT_EQ(waits.jobs(0).reason(), "WaitingForSlots");
+  join(1, 2);
+  pb::Request request;
+  request.mutable_resume()->set_job("none");
+  EXPECT_EQ(ask(request).jobs(0).state(), "STARTING") << "it is older than b";
+  EXPECT_FALSE(job("b").attempt_live);
+}
+
 TEST_F(Requests, SameIdWithAnotherBodyIsAConflict) {
   ASSERT_EQ(submit(small_spec("a"), kId).code(), 0);
   const pb::Reply reply = submit(small_spec("b"), kId);

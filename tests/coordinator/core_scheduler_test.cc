@@ -53,6 +53,32 @@ TEST_F(Scheduler, GangIsPlacedWholeOrNotAtAll) {
   EXPECT_TRUE(job("a").attempt_live);
 }
 
+TEST_F(Scheduler, PlannedMemoryMustFit) {
+  join(0, 4);
+  join(1, 4);
+  state_.vol.workers.at("node-0").memory_bytes = 1000;
+  state_.vol.workers.at("node-1").memory_bytes = 2500;
+  const auto submit_with = [this](const std::string& name, uint64_t bytes) {
+    pb::Request request;
+    *request.mutable_submit()->mutable_spec() = small_spec(name, 2);
+    pb::PlanLine& line = *request.mutable_submit()->add_plan();
+    line.set_ranks(2);
+    line.set_bytes_per_rank(bytes);
+    return ask(request);
+  };
+  submit_with("a", 600);
+  EXPECT_EQ(places("a"), "node-1 node-1") << "node-0 has memory for one";
+  submit_with("b", 400);
+  EXPECT_EQ(places("b"), "node-0 node-0") << "where a's plan leaves room for three";
+  submit_with("c", 700);
+  EXPECT_FALSE(job("c").attempt_live);
+  const pb::JobStatus large = submit_with("d", 2000).jobs(0);
+  EXPECT_EQ(large.reason(), "WaitingForCapacity") << "no worker ever has that much";
+  EXPECT_THAT(large.message(), ::testing::HasSubstr("1.95 KiB of memory each"));
+  ASSERT_EQ(submit(small_spec("e", 2)).code(), 0);
+  EXPECT_TRUE(job("e").attempt_live) << "nothing is known of its memory";
+}
+
 TEST_F(Scheduler, PriorityThenAge) {
   ASSERT_EQ(submit(small_spec("a", 2), "", 0).code(), 0);
   ASSERT_EQ(submit(small_spec("b", 2), "", 5).code(), 0);

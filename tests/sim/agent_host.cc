@@ -21,6 +21,7 @@ AgentHost::AgentHost(World& world, Network& network, Oracle& oracle, Cluster& cl
   config_.save_limit_ms = 60'000;
   config_.validate_limit_ms = 60'000;
   config_.leave_limit_ms = 20'000;
+  config_.train_floor_ms = 10'000;
   config_.stop_grace_ms = 30'000;
   endpoint_ = network.add_endpoint(
       [this](const pb::Envelope& e) { handle(agent::FromCoordinator{.envelope = e}); });

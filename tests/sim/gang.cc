@@ -7,7 +7,7 @@
 namespace swax::sim {
 namespace {
 
-constexpr int kExitBadInput = 78, kExitNotFinite = 93, kExitLeft = 99;
+constexpr int kExitBadInput = 78, kExitNotFinite = 93, kExitLeft = 99, kExitOdd = 205;
 constexpr int kSigKill = 9, kSigTerm = 15;
 
 }  // namespace
@@ -295,11 +295,13 @@ void Gang::leave(bool done) {
   say(0, std::move(m));
   say_phase("leaving");
   const int code = done ? 0 : kExitLeft;
+  const int seen = p_.world.chance(0.3) ? -1 : code;  // mpirun may reap them first
+  const int launcher = p_.world.chance(0.2) ? kExitOdd : code;
   for (const auto& [number, rank] : ranks_)
-    later(p_.world.between(5, 400), [this, number = number, code] { close(number, code, 0); });
-  later(700, [this, code] {
+    later(p_.world.between(5, 400), [this, number = number, seen] { close(number, seen, 0); });
+  later(700, [this, launcher] {
     daemons_exit(0);
-    launcher_exits(code);
+    launcher_exits(launcher);
     over_ = true;
   });
 }

@@ -25,6 +25,7 @@ constexpr int64_t kOrderlyMs = 10'000;      // all ranks leave together; this is
 constexpr int64_t kFailureMs = 300;         // others may be about to write their own reason
 constexpr int64_t kUnknownMs = 1'000;       // for an end that nothing explains yet
 constexpr int64_t kReapMs = 1'000;          // mpirun ends by itself after an orderly end
+constexpr int kSignalMax = 31;              // higher codes than 128 + that are mpirun's own
 constexpr int64_t kOutputBytesMax = 4 * kMiB;
 
 bool orderly(int status) {
@@ -51,7 +52,7 @@ GangEnd::Kind kind_of_code(int code) {
     case kRankBadInput:
       return GangEnd::Kind::kBadInput;
     default:
-      return code > 128 ? GangEnd::Kind::kSignal : GangEnd::Kind::kExit;
+      return code > 128 && code <= 128 + kSignalMax ? GangEnd::Kind::kSignal : GangEnd::Kind::kExit;
   }
 }
 

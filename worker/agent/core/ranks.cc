@@ -7,15 +7,21 @@ namespace swax::agent {
 namespace {
 
 constexpr int kDone = 0, kBadInput = 78, kNotFinite = 93, kLeft = 99;
+constexpr int kSignalMax = 31;
 constexpr int64_t kNsPerMs = 1'000'000;
 
 struct End {
   std::string result, reason;
 };
 
+// The signal that an exit code stands for, or 0: 128 + n. Higher ones are other programs' own.
+int signal_in(int exit_code) {
+  return exit_code > 128 && exit_code <= 128 + kSignalMax ? exit_code - 128 : 0;
+}
+
 // What an exit code or signal means; who: "rank 3" or "mpirun".
 End end_of(int exit_code, int signal, const std::string& who, const std::string& failure) {
-  if (exit_code > 128) signal = exit_code - 128;
+  if (signal == 0) signal = signal_in(exit_code);
   const std::string by_code = who + " ended with exit code " + to_text(exit_code);
   const std::string by_signal =
       who + " was killed by " + (signal != 0 ? "signal " + to_text(signal) : "a signal");
@@ -41,7 +47,7 @@ End end_of(int exit_code, int signal, const std::string& who, const std::string&
 
 // The code with which an attempt leaves when its ranks do not show theirs.
 int orderly_code(const Attempt& attempt) {
-  return attempt.stop_ms && !attempt.done ? kLeft : kDone;
+  return (attempt.stop_ms || attempt.left) && !attempt.done ? kLeft : kDone;
 }
 
 bool orderly(const RankState& rank) {
@@ -116,6 +122,7 @@ void take_message(Context& ctx, Attempt& attempt, uint32_t rank, RankState& stat
       break;
     case pb::RankMessage::kDone:
       attempt.done = attempt.done || m.done().outcome() == "done";
+      attempt.left = attempt.left || m.done().outcome() == "stopped";
       *r.mutable_done() = m.done();
       break;
     case pb::RankMessage::kReport:
@@ -134,6 +141,17 @@ void refuse(Context& ctx, const RankSaid& said) {
   tell.message.set_refused("attempt " + to_text(said.epoch) + " of job " + said.job +
                            " does not run on this node");
   ctx.out.emplace_back(std::move(tell));
+}
+
+// Nothing but mpirun's code tells how it ended: a rank's own, a signal that took a rank, or what
+// mpirun itself stumbled over.
+void launcher_failed(Context& ctx, Attempt& attempt, const std::string& failure) {
+  const int code = attempt.launcher_code;
+  const bool by_rank = attempt.launcher_signal == 0 && signal_in(code) != 0;
+  if (by_rank) attempt.launcher_signal = signal_in(code);
+  End end = end_of(code, attempt.launcher_signal, by_rank ? "a rank" : "mpirun", failure);
+  if (code > 128 && signal_in(code) == 0) end.result = "launch_failed";
+  kill(ctx, attempt, end.result, end.reason);
 }
 
 }  // namespace
@@ -197,16 +215,23 @@ void on_launcher_exited(Context& ctx, const LauncherExited& exited) {
   if (all_closed(*attempt)) conclude(ctx, *attempt);
 }
 
+// Only ranks that left in order come here, or those that mpirun left behind. They know best how it
+// ended; mpirun often dislikes the way they leave, with codes of its own.
 void conclude(Context& ctx, Attempt& attempt) {
-  int code = attempt.launcher_code > 0 ? attempt.launcher_code : 0;
-  for (const auto& [rank, state] : attempt.ranks) {
-    if (code != 0 || !state.closed) continue;
-    code = state.exit_code == -1 ? orderly_code(attempt) : state.exit_code;
-  }
+  const bool all_left = std::all_of(attempt.ranks.begin(), attempt.ranks.end(), [](const auto& r) {
+    return r.second.phase == "leaving" || r.second.closed;
+  });
+  const int launcher = attempt.launcher_code;
+  const bool asked = attempt.stop_ms && launcher != kNotFinite && launcher != kBadInput;
+  const bool told = all_left && (attempt.done || attempt.left || asked);
+  int code = 0;
   std::string failure;
-  for (const auto& [rank, state] : attempt.ranks)
+  for (const auto& [rank, state] : attempt.ranks) {
+    if (code == 0 && state.closed) code = std::max(0, state.exit_code);
     if (failure.empty()) failure = state.failure;
-  const End end = end_of(code, 0, "mpirun", failure);
+  }
+  if (code == 0 && launcher > 0 && !told) return launcher_failed(ctx, attempt, failure);
+  const End end = end_of(code == 0 ? orderly_code(attempt) : code, 0, "mpirun", failure);
   kill(ctx, attempt, end.result, end.reason);
 }
 

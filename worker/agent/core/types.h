@@ -33,7 +33,7 @@ struct Config {
   // limit = max(floor, factor * the slowest recent step of that window).
   int64_t launch_limit_ms = 120000, load_limit_ms = 600000, save_limit_ms = 600000,
           validate_limit_ms = 1200000, leave_limit_ms = 60000;
-  int64_t train_floor_ms = 10000;
+  int64_t train_floor_ms = 60000;  // machines are loaded at times, a hang is rare
   int64_t train_factor = 10;
   uint64_t outbox_steps_max = 4096;  // step reports kept while the coordinator is away; then the
                                      // oldest are dropped and counted
@@ -80,6 +80,7 @@ struct Attempt {
   std::string result;                          // decided by us before the processes said theirs
   std::string reason;
   bool done = false;  // rank 0 reported the end
+  bool left = false;  // ... or that it leaves on request, of whatever node
   bool step_reported = false;
   int launcher_code = -1;  // of mpirun; -1: still running
   int launcher_signal = 0;
