@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 
 #include "coordinator/core/internal.h"
 #include "proto/base/text.h"
@@ -43,9 +44,9 @@ void take_event(Context& ctx, const std::string& job, const pb::EventRecord& eve
 void take_validation(Context& ctx, const std::string& job, const pb::ValidationRecord& validation) {
   ctx.state.vol.last_validation[job] = validation;
   note(ctx, job, "validation", validation.step(),
-       "loss bits " + to_text(uint64_t{validation.loss_bits()}) + ", bpb bits " +
-           to_text(uint64_t{validation.bpb_bits()}) + ", targets " +
-           to_text(uint64_t{validation.targets()}) + (validation.final() ? ", final" : ""));
+       fixed_text(std::bit_cast<double>(validation.bpb_bits()), 4) + " bits per byte, loss " +
+           fixed_text(std::bit_cast<double>(validation.loss_bits()), 4) +
+           (validation.final() ? ", all held-out text" : ""));
 }
 
 void take_ended(Context& ctx, const Worker& worker, const std::string& job,

@@ -9,6 +9,7 @@
 
 #include "ops/cli/client_events.h"
 #include "ops/cli/client_job.h"
+#include "ops/cli/job_view.h"
 #include "ops/cli/output.h"
 #include "proto/base/text.h"
 
@@ -16,7 +17,6 @@ namespace swax {
 namespace {
 
 constexpr int64_t kPollMs = 500, kTryMs = 2000;
-constexpr uint64_t kRateSteps = 20;  // newest steps whose mean is the shown speed
 constexpr uint64_t kEventsBefore = 4;
 
 // Ends as the signal would, but leaves no half of a drawn line to the shell.
@@ -37,64 +37,6 @@ void expect_to_be_left() {
     ::sigaction(signal, &action, nullptr);
   }
 }
-
-// What `swax run` shows of its own ranks, from what the coordinator tells.
-class JobView {
- public:
-  JobView(ClientSession* session, const pb::JobStatus& job)
-      : session_(session),
-        progress_(is_terminal(STDERR_FILENO), job.total_steps(), clock_),
-        next_event_(job.events() > kEventsBefore ? job.events() - kEventsBefore : 1) {}
-
-  void say(const std::string& text) { progress_.say(text); }
-
-  void show(const pb::JobStatus& job) {
-    show_events(job);
-    const std::string now = job.state() + job.reason();
-    if (now != shown_state_ && job.step() == 0) progress_.say(job_line(job));
-    shown_state_ = now;
-    if (job.step() > 0 && exit_code_of_job(job) < 0) show_step(job);
-  }
-
- private:
-  void show_events(const pb::JobStatus& job) {
-    if (job.events() < next_event_) return;
-    const pb::Reply reply = read_events(session_, job.job(), next_event_);
-    for (const pb::EventRecord& event : reply.events()) {
-      if (event.kind() != "progress") progress_.event(event);
-      next_event_ = event.sequence() + 1;
-    }
-  }
-
-  void show_step(const pb::JobStatus& job) {
-    pb::Request request;
-    request.mutable_steps()->set_job(job.job());
-    request.mutable_steps()->set_from_step(job.step() > kRateSteps ? job.step() - kRateSteps : 1);
-    request.mutable_steps()->set_limit(4 * kRateSteps);
-    const pb::Reply reply = session_->read(request);
-    AttemptProgress progress;
-    double ns = 0, tokens = 0, count = 0;
-    for (const pb::StepRecord& step : reply.steps()) {
-      if (step.epoch() != job.epoch()) continue;
-      progress.step = step;
-      ns += static_cast<double>(step.step_ns());
-      tokens += static_cast<double>(step.tokens());
-      count += 1;
-    }
-    if (!progress.step) return;
-    progress.step_ns = ns / count;
-    if (ns > 0) progress.tokens_per_s = tokens / ns * 1e9;
-    progress.committed_step = job.checkpoint_step();
-    progress.committed_wall_ms = job.checkpoint_ms();
-    progress_.update(progress);
-  }
-
-  ClientSession* session_;
-  SystemClock clock_;
-  RunProgress progress_;
-  uint64_t next_event_;
-  std::string shown_state_;
-};
 
 }  // namespace
 
@@ -164,7 +106,11 @@ Followed follow_job(ClientSession* session, const std::string& job, const Follow
   if (options.show) expect_to_be_left();
   while (std::optional<pb::JobStatus> status = follower.next()) {
     if (options.show && !view) {
-      view.emplace(session, *status);
+      const uint64_t events = status->events();
+      view.emplace(session, JobView::Options{.terminal = is_terminal(STDERR_FILENO),
+                                             .total_steps = status->total_steps(),
+                                             .from_event = events - std::min(events, kEventsBefore),
+                                             .waiting = true});
       follower.on_message([&view](const std::string& text) { view->say(text); });
     }
     if (view) view->show(*status);

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "ops/cli/client_session.h"
-#include "ops/cli/run_progress.h"
+#include "proto/base/clock.h"
 
 namespace swax {
 

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "jobs/spec.h"
+#include "ops/cli/output.h"
 #include "proto/base/files.h"
 #include "proto/base/ids.h"
 #include "proto/base/text.h"
@@ -95,10 +96,8 @@ std::string nearest_fit(const pb::JobSpec& spec, int64_t available_bytes) {
 
 }  // namespace
 
-Result<RunData> prepare_data(
-    const StateDir& state, const pb::JobSpec* recorded, pb::JobSpec* spec,
-    const std::function<void(const std::string& source, int64_t bytes)>& progress) {
-  RunData data;
+Status prepare_data(const StateDir& state, const pb::JobSpec* recorded, pb::JobSpec* spec,
+                    const std::function<void(const std::string& source, int64_t bytes)>& progress) {
   for (pb::DataSource& source : *spec->mutable_data()->mutable_sources()) {
     const std::string context = "data source " + source.name();
     const auto report = [&](int64_t bytes) { progress(source.name(), bytes); };
@@ -111,9 +110,9 @@ Result<RunData> prepare_data(
           context + ": model.vocab_size=" + to_text(uint64_t{spec->model().vocab_size()}) +
           " must be at least " + to_text(uint64_t{manifest->vocab_size()}));
     source.set_digest(manifest->digest());
-    data.folders.push_back(*folder);
+    if (source.text().empty()) source.set_path(*folder);
   }
-  return data;
+  return ok();
 }
 
 Result<int64_t> available_memory() {
@@ -139,6 +138,17 @@ Status check_memory(const pb::JobSpec& spec, int64_t available_bytes) {
       to_text(ranks) + (ranks == 1 ? " rank needs " : " ranks need ") + bytes_text(wanted.bytes) +
       " of memory (" + bytes_text(wanted.bytes / ranks) + " each), " + bytes_text(available_bytes) +
       " are available" + nearest_fit(spec, available_bytes));
+}
+
+Status check_fit(const pb::JobSpec& spec) {
+  const Result<int64_t> available = available_memory();
+  if (!available.ok()) return ok();
+  return check_memory(spec, *available);
+}
+
+int fail_input(const Status& status) {
+  print_message(status.message());
+  return kExitUsage;
 }
 
 }  // namespace swax

@@ -1,5 +1,6 @@
 #include "ops/cli/run_signals.h"
 
+#include <poll.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -23,6 +24,11 @@ int RunSignals::take() {
   signalfd_siginfo info{};
   if (::read(fd_.get(), &info, sizeof info) != sizeof info) return 0;
   return static_cast<int>(info.ssi_signo);
+}
+
+void RunSignals::wait(int ms) const {
+  pollfd item{.fd = fd_.get(), .events = POLLIN, .revents = 0};
+  ::poll(&item, 1, ms);
 }
 
 }  // namespace swax

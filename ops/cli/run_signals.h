@@ -19,6 +19,7 @@ class RunSignals {
 
   int fd() const { return fd_.get(); }  // for poll(2)
   int take();                           // the next signal that arrived; 0: none
+  void wait(int ms) const;              // until one arrives, at most so long
 
  private:
   sigset_t before_{};

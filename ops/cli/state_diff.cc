@@ -30,7 +30,8 @@ Result<Side> open_side(const std::string& name, const std::string& folder, RunDi
   Side side;
   side.name = name;
   SWAX_ASSIGN(side.run, open_run(folder));
-  Result<StepHistory> history = load_step_history(side.run.state);
+  Result<StepHistory> history =
+      load_step_history(side.run.state, side.run.view.run.spec.job().name());
   if (history.ok()) {
     for (pb::StepRecord& step : history->steps)
       side.steps[static_cast<int64_t>(step.step())] = std::move(step);
@@ -39,7 +40,7 @@ Result<Side> open_side(const std::string& name, const std::string& folder, RunDi
   } else if (history.status().code() != Code::kNotFound) {
     return history.status();
   }
-  side.ckpt_root = side.run.state.checkpoints_folder(side.run.view.run.spec().job().name());
+  side.ckpt_root = side.run.state.checkpoints_folder(side.run.view.run.spec.job().name());
   Result<std::vector<CheckpointEntry>> entries = list_checkpoints(side.ckpt_root);
   if (!entries.ok() && entries.status().code() != Code::kNotFound) return entries.status();
   if (!entries.ok()) return side;
@@ -55,7 +56,7 @@ Result<Side> open_side(const std::string& name, const std::string& folder, RunDi
 
 void note_spec_changes(const Side& a, const Side& b, RunDiff* diff) {
   std::vector<std::string> changes;
-  for (const FieldChange& change : spec_changes(a.run.view.run.spec(), b.run.view.run.spec())) {
+  for (const FieldChange& change : spec_changes(a.run.view.run.spec, b.run.view.run.spec)) {
     if (change.field_class != pb::FREE)
       changes.push_back("spec: " + change.path + " is " + printable(change.before) + " in A, " +
                         printable(change.after) + " in B");
@@ -224,10 +225,10 @@ Result<RunDiff> diff_runs(const std::string& state_a, const std::string& state_b
   SWAX_TRY(compare_checkpoints(a, b, &diff));
   if (diff.steps_compared == 0 && diff.checkpoints_compared == 0)
     return failed_precondition("nothing to compare: no step and no checkpoint is in both runs");
-  const std::string& digest_a = a.run.view.run.digest();
-  const std::string& digest_b = b.run.view.run.digest();
+  const std::string& digest_a = a.run.view.run.digest;
+  const std::string& digest_b = b.run.view.run.digest;
   const bool same_end =
-      a.run.view.run.spec().training().steps() == b.run.view.run.spec().training().steps();
+      a.run.view.run.spec.training().steps() == b.run.view.run.spec.training().steps();
   const bool ends_differ =
       same_end && !digest_a.empty() && !digest_b.empty() && digest_a != digest_b;
   if (ends_differ)

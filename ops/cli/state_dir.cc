@@ -4,10 +4,16 @@
 #include <stdlib.h>
 #include <sys/file.h>
 
+#include <algorithm>
+#include <bit>
 #include <charconv>
+#include <cmath>
 #include <map>
 #include <memory>
+#include <optional>
 
+#include "coordinator/core/core.h"
+#include "coordinator/journal.h"
 #include "proto/base/files.h"
 #include "proto/base/text.h"
 #include "storage/record_log.h"
@@ -16,12 +22,8 @@
 namespace swax {
 namespace {
 
-std::string big_endian(uint64_t value) {
-  std::string bytes(8, '\0');
-  for (int i = 7; i >= 0; --i, value >>= 8)
-    bytes[static_cast<size_t>(i)] = static_cast<char>(value);
-  return bytes;
-}
+constexpr size_t kRateSteps = 20;  // newest steps whose mean is the shown speed
+constexpr int kReadTries = 3;
 
 // "a12.log" -> 12
 bool parse_record_name(std::string_view name, uint64_t* epoch) {
@@ -36,36 +38,30 @@ bool parse_record_name(std::string_view name, uint64_t* epoch) {
 std::string attempt_name(uint64_t epoch) { return "a" + to_text(epoch); }
 
 std::string StateDir::lock_path() const { return join_path(root_, "run.lock"); }
-std::string StateDir::db_folder() const { return join_path(root_, "run.db"); }
+std::string StateDir::log_path() const { return join_path(root_, "run.log"); }
+std::string StateDir::coordinator_folder() const { return join_path(root_, "coordinator"); }
+std::string StateDir::db_folder() const { return join_path(coordinator_folder(), "kv"); }
+std::string StateDir::worker_folder() const { return join_path(root_, "worker"); }
 std::string StateDir::spec_path() const { return join_path(root_, "spec.pb"); }
-std::string StateDir::records_folder() const { return join_path(root_, "records"); }
-std::string StateDir::records_path(uint64_t epoch) const {
-  return join_path(records_folder(), attempt_name(epoch) + ".log");
-}
-std::string StateDir::logs_folder(uint64_t epoch) const {
-  return join_path(root_, "logs/" + attempt_name(epoch));
-}
-std::string StateDir::rank_log_path(uint64_t epoch, int rank) const {
-  return join_path(logs_folder(epoch), "rank-" + to_text(rank) + ".log");
-}
-std::string StateDir::mpirun_log_path(uint64_t epoch) const {
-  return join_path(logs_folder(epoch), "mpirun.log");
-}
-std::string StateDir::attempts_folder() const { return join_path(root_, "attempts"); }
-std::string StateDir::attempt_folder(uint64_t epoch) const {
-  return join_path(attempts_folder(), attempt_name(epoch));
-}
 std::string StateDir::store_folder() const { return join_path(root_, "store"); }
 std::string StateDir::data_folder() const { return join_path(store_folder(), "data"); }
+std::string StateDir::job_folder(std::string_view job) const {
+  return join_path(store_folder(), "jobs/" + std::string(job));
+}
 std::string StateDir::checkpoints_folder(std::string_view job) const {
-  return join_path(store_folder(), "jobs/" + std::string(job) + "/ckpt");
+  return join_path(job_folder(job), "ckpt");
+}
+std::string StateDir::records_folder(std::string_view job) const {
+  return join_path(job_folder(job), "records");
+}
+std::string StateDir::records_path(std::string_view job, uint64_t epoch) const {
+  return join_path(records_folder(job), attempt_name(epoch) + ".log");
+}
+std::string StateDir::logs_folder(std::string_view job, uint64_t epoch) const {
+  return join_path(job_folder(job), "logs/" + attempt_name(epoch));
 }
 
 std::string default_state_folder(std::string_view job) { return "./runs/" + std::string(job); }
-std::string event_key(uint64_t sequence) {
-  return std::string(kEventPrefix) + big_endian(sequence);
-}
-std::string tail_key(uint64_t epoch) { return std::string(kTailPrefix) + big_endian(epoch); }
 
 Result<StateDir> open_state_dir(const std::string& path) {
   const std::unique_ptr<char, decltype(&::free)> real(::realpath(path.c_str(), nullptr), &::free);
@@ -82,37 +78,72 @@ bool run_is_active(const StateDir& state) {
   return fd.valid() && ::flock(fd.get(), LOCK_SH | LOCK_NB) != 0;
 }
 
-std::string shown_state(const pb::RunRecord& run, bool active) {
-  if (run.state() == "RUNNING" && !active) return "STOPPED";
-  return run.state();
+namespace {
+
+std::string state_of(const coord::Job& job, bool active) {
+  if (coord::job_ended(job.state)) return coord::job_state_name(job.state);
+  return active ? "RUNNING" : "STOPPED";
 }
 
-Result<RunView> load_run_view(const StateDir& state) {
+RunInfo info_of(const coord::Job& job, bool active) {
+  RunInfo run;
+  run.spec = job.spec;
+  run.numeric_id = job.numeric_id;
+  run.spec_hash = job.spec_hash;
+  run.state = state_of(job, active);
+  if (coord::job_ended(job.state) || job.state == coord::JobState::kBackoff)
+    run.reason = job.reason;
+  run.epoch = job.epoch;
+  run.progress_step = job.progress_step;
+  if (!job.result) return run;
+  run.digest = job.state == coord::JobState::kSucceeded ? job.result->digest() : "";
+  run.progress_step = std::max(run.progress_step, uint64_t{job.result->step()});
+  run.loss_bits = job.result->loss_bits();
+  run.validation_bpb_bits = job.result->validation_bpb_bits();
+  run.tokens_per_s = job.result->tokens_per_s();
+  return run;
+}
+
+// The fold of the coordinator's records, as the coordinator itself makes it at its start. The run's
+// job is the first one that its coordinator was ever given.
+Result<RunView> read_run_view(const StateDir& state) {
   SWAX_ASSIGN(const std::unique_ptr<Kv> db, open_rocks_kv(state.db_folder(), KvMode::kReadOnly));
+  SWAX_ASSIGN(const std::vector<std::string> jobs, coord::recorded_jobs(*db));
   RunView view;
-  SWAX_ASSIGN(const std::string bytes, db->get(kRunKey));
-  if (!view.run.ParseFromString(bytes))
-    return data_loss(state.db_folder() + ": the run record cannot be read");
-  uint64_t damaged = 0;
-  SWAX_TRY(db->scan(kEventPrefix, "", [&](std::string_view, std::string_view value) {
-    pb::EventRecord event;
-    if (event.ParseFromArray(value.data(), static_cast<int>(value.size())))
-      view.events.push_back(std::move(event));
-    else
-      ++damaged;
-    return true;
-  }));
-  if (damaged > 0)
-    return data_loss(state.db_folder() + ": " + to_text(damaged) + " events cannot be read");
   view.active = run_is_active(state);
-  view.state = shown_state(view.run, view.active);
+  std::optional<uint64_t> first;
+  for (const std::string& name : jobs) {
+    coord::Durable durable;
+    std::vector<pb::EventRecord> events;
+    const Status read = coord::read_job(*db, name, &durable, [&](const pb::JobRecord& record) {
+      events.push_back(coord::history_event(record));
+      return true;
+    });
+    if (!read.ok()) return read.with_context(state.db_folder());
+    const coord::Job& job = durable.jobs.at(name);
+    if (first && job.order > *first) continue;
+    first = job.order;
+    view.run = info_of(job, view.active);
+    view.events = std::move(events);
+  }
+  if (!first) return not_found("no run in " + state.root());
   return view;
 }
 
-Result<std::vector<uint64_t>> recorded_epochs(const StateDir& state) {
+}  // namespace
+
+Result<RunView> load_run_view(const StateDir& state) {
+  Result<RunView> view = read_run_view(state);
+  // A store that is being written may remove a file between two looks of its reader.
+  for (int tries = 1; tries < kReadTries && !view.ok() && run_is_active(state); ++tries)
+    view = read_run_view(state);
+  return view;
+}
+
+Result<std::vector<uint64_t>> recorded_epochs(const StateDir& state, std::string_view job) {
   std::vector<uint64_t> epochs;
-  if (!is_directory(state.records_folder())) return epochs;
-  SWAX_ASSIGN(const std::vector<std::string> names, list_dir(state.records_folder()));
+  if (!is_directory(state.records_folder(job))) return epochs;
+  SWAX_ASSIGN(const std::vector<std::string> names, list_dir(state.records_folder(job)));
   std::map<uint64_t, bool> sorted;  // names sort a10 before a2
   for (const std::string& name : names) {
     uint64_t epoch = 0;
@@ -122,9 +153,9 @@ Result<std::vector<uint64_t>> recorded_epochs(const StateDir& state) {
   return epochs;
 }
 
-Status visit_reports(const StateDir& state, uint64_t epoch,
+Status visit_reports(const StateDir& state, std::string_view job, uint64_t epoch,
                      const std::function<bool(const pb::RankReport&)>& visit) {
-  const std::string path = state.records_path(epoch);
+  const std::string path = state.records_path(job, epoch);
   SWAX_ASSIGN(RecordLogReader reader, RecordLogReader::open(path));
   std::string payload;
   for (;;) {
@@ -138,13 +169,13 @@ Status visit_reports(const StateDir& state, uint64_t epoch,
   }
 }
 
-Result<StepHistory> load_step_history(const StateDir& state) {
+Result<StepHistory> load_step_history(const StateDir& state, std::string_view job) {
   StepHistory history;
   std::map<uint64_t, pb::StepRecord> steps;
   std::map<std::pair<uint64_t, bool>, pb::ValidationRecord> validations;
-  SWAX_ASSIGN(const std::vector<uint64_t> epochs, recorded_epochs(state));
+  SWAX_ASSIGN(const std::vector<uint64_t> epochs, recorded_epochs(state, job));
   for (const uint64_t epoch : epochs) {
-    const Status read = visit_reports(state, epoch, [&](const pb::RankReport& report) {
+    const Status read = visit_reports(state, job, epoch, [&](const pb::RankReport& report) {
       if (report.has_step()) steps[report.step().step()] = report.step();
       if (report.has_validation())
         validations[{report.validation().step(), report.validation().final()}] =
@@ -156,6 +187,33 @@ Result<StepHistory> load_step_history(const StateDir& state) {
   for (auto& [step, record] : steps) history.steps.push_back(std::move(record));
   for (auto& [key, record] : validations) history.validations.push_back(std::move(record));
   return history;
+}
+
+double newest_rate(const std::vector<pb::StepRecord>& steps) {
+  double ns = 0, tokens = 0;
+  for (size_t i = steps.size() - std::min(kRateSteps, steps.size()); i < steps.size(); ++i) {
+    ns += static_cast<double>(steps[i].step_ns());
+    tokens += static_cast<double>(steps[i].tokens());
+  }
+  return ns > 0 ? tokens / ns * 1e9 : 0.0;
+}
+
+void complete_from_history(const StateDir& state, RunInfo* run) {
+  // An attempt that found everything done made no step and knows no loss.
+  const auto known = [](uint64_t bits) {
+    return bits != 0 && std::isfinite(std::bit_cast<double>(bits));
+  };
+  if (known(run->loss_bits) && known(run->validation_bpb_bits) && run->tokens_per_s > 0.0) return;
+  const Result<StepHistory> history = load_step_history(state, run->spec.job().name());
+  if (!history.ok()) return;
+  if (!history->steps.empty()) {
+    const pb::StepRecord& step = history->steps.back();
+    run->progress_step = std::max(run->progress_step, uint64_t{step.step()});
+    if (!known(run->loss_bits)) run->loss_bits = step.loss_bits();
+    if (run->tokens_per_s <= 0.0) run->tokens_per_s = newest_rate(history->steps);
+  }
+  if (!history->validations.empty() && !known(run->validation_bpb_bits))
+    run->validation_bpb_bits = history->validations.back().bpb_bits();
 }
 
 }  // namespace swax

@@ -1,12 +1,13 @@
 // The state folder of one run: where everything lies, and read-only views of it for every verb.
 //   run.lock                flock of the `swax run` that works here
-//   run.db/                 key-value store: key "run" RunRecord, "event/<be64>" EventRecord,
-//                           "tail/<be64 epoch>" how far the attempt's record log was taken over
-//   spec.pb                 resolved JobSpec, binary, for the ranks
-//   records/aE.log          RankReport records of attempt E, written by its rank 0
-//   logs/aE/rank-R.log      what a rank says; logs/aE/mpirun.log: what its launcher says
-//   attempts/aE/            temporary: sockets and shared memory of attempt E; gone when it ended
-//   store/data/DIGEST/      data sets; store/jobs/NAME/ckpt/: checkpoints
+//   run.log                 what its coordinator and its worker say
+//   coordinator/            the coordinator's state: the run's records are in its kv
+//   worker/                 the worker's state
+//   spec.pb                 resolved JobSpec, binary, for `generate`
+//   store/data/DIGEST/      data sets
+//   store/jobs/NAME/        ckpt/: checkpoints; records/aE.log: RankReport records of attempt E,
+//                           written by its rank 0; logs/aE/rank-R.log: what a rank says;
+//                           logs/aE/mpirun.log: what its launcher says; attempts/: temporary
 // Readers need no lock and may look at any time, also while the run goes on.
 // Threads: plain values and pure functions on the file system.
 #pragma once
@@ -18,6 +19,7 @@
 #include <vector>
 
 #include "proto/base/status.h"
+#include "proto/job.pb.h"
 #include "proto/record.pb.h"
 
 namespace swax {
@@ -28,18 +30,18 @@ class StateDir {
   explicit StateDir(std::string root) : root_(std::move(root)) {}
   const std::string& root() const { return root_; }
   std::string lock_path() const;
-  std::string db_folder() const;
+  std::string log_path() const;
+  std::string coordinator_folder() const;
+  std::string db_folder() const;  // the coordinator's records
+  std::string worker_folder() const;
   std::string spec_path() const;
-  std::string records_folder() const;
-  std::string records_path(uint64_t epoch) const;
-  std::string logs_folder(uint64_t epoch) const;
-  std::string rank_log_path(uint64_t epoch, int rank) const;
-  std::string mpirun_log_path(uint64_t epoch) const;
-  std::string attempts_folder() const;
-  std::string attempt_folder(uint64_t epoch) const;
   std::string store_folder() const;
   std::string data_folder() const;  // its subfolders are named by the digest of the data set
+  std::string job_folder(std::string_view job) const;
   std::string checkpoints_folder(std::string_view job) const;
+  std::string records_folder(std::string_view job) const;
+  std::string records_path(std::string_view job, uint64_t epoch) const;
+  std::string logs_folder(std::string_view job, uint64_t epoch) const;
 
  private:
   std::string root_;
@@ -48,38 +50,42 @@ class StateDir {
 std::string default_state_folder(std::string_view job);  // "./runs/NAME"
 std::string attempt_name(uint64_t epoch);                // "a7"
 
-// Keys of run.db.
-constexpr std::string_view kRunKey = "run";
-constexpr std::string_view kEventPrefix = "event/";
-constexpr std::string_view kTailPrefix = "tail/";
-std::string event_key(uint64_t sequence);
-std::string tail_key(uint64_t epoch);
-
 // kNotFound: no folder, or no run in it. The path is made absolute and free of links.
 Result<StateDir> open_state_dir(const std::string& path);
 
 // True while a `swax run` holds the folder's lock.
 bool run_is_active(const StateDir& state);
-// RUNNING | STOPPED (not ended, nobody works on it; typed again it goes on) | SUCCEEDED | FAILED |
-// CANCELLED.
-std::string shown_state(const pb::RunRecord& run, bool active);
+
+struct RunInfo {
+  pb::JobSpec spec;  // resolved
+  std::string numeric_id, spec_hash;
+  // RUNNING | STOPPED (not ended, nobody works on it; typed again it goes on) | SUCCEEDED | FAILED
+  // | CANCELLED.
+  std::string state;
+  std::string reason;          // of an end, or why the next attempt waits
+  uint64_t epoch = 0;          // newest attempt
+  uint64_t progress_step = 0;  // highest step that an end or a commit told of
+  // Of the end; empty or 0: not known (zero bits: no loss and no bits-per-byte is exactly 0).
+  std::string digest;
+  uint64_t loss_bits = 0, validation_bpb_bits = 0;
+  double tokens_per_s = 0.0;
+};
 
 struct RunView {
-  pb::RunRecord run;
+  RunInfo run;
   std::vector<pb::EventRecord> events;  // in order
-  bool active = false;
-  std::string state;  // shown_state
+  bool active = false;                  // a `swax run` works on it
 };
 // kNotFound: no run; kDataLoss: damaged bytes, named.
 Result<RunView> load_run_view(const StateDir& state);
 
 // Attempts that left a record log, rising.
-Result<std::vector<uint64_t>> recorded_epochs(const StateDir& state);
+Result<std::vector<uint64_t>> recorded_epochs(const StateDir& state, std::string_view job);
 
 // Calls visit for each report of one record log until it returns false. A torn tail ends it
 // silently, as a log that is still being written looks the same. kNotFound: no such log; kDataLoss:
 // a damaged record, named; what stood before it has been visited.
-Status visit_reports(const StateDir& state, uint64_t epoch,
+Status visit_reports(const StateDir& state, std::string_view job, uint64_t epoch,
                      const std::function<bool(const pb::RankReport&)>& visit);
 
 // The steps of a run as they count: for each step the record of the newest attempt that made it, in
@@ -89,6 +95,12 @@ struct StepHistory {
   std::vector<pb::ValidationRecord> validations;
   std::vector<std::string> problems;
 };
-Result<StepHistory> load_step_history(const StateDir& state);
+Result<StepHistory> load_step_history(const StateDir& state, std::string_view job);
+
+// Tokens per second over the newest steps; 0: unknown.
+double newest_rate(const std::vector<pb::StepRecord>& steps);
+
+// Of a run without a result: fills step, loss, validation and speed in from the step history.
+void complete_from_history(const StateDir& state, RunInfo* run);
 
 }  // namespace swax

@@ -9,17 +9,15 @@
 namespace swax {
 namespace {
 
-constexpr size_t kRateSteps = 20;  // newest steps whose mean is the shown speed
-
 std::string next_action(const RunReport& report) {
-  const pb::RunRecord& run = report.view.run;
-  const std::string& state = report.view.state;
+  const RunInfo& run = report.view.run;
+  const std::string& state = report.view.run.state;
   if (state == "RUNNING") return "nothing; Ctrl-C where it was started saves and stops it";
   if (state == "SUCCEEDED") return "swax generate --state " + report.root;
   if (state == "FAILED")
-    return "read the reason and " + StateDir(report.root).logs_folder(run.epoch()) +
+    return "read the reason and " +
+           StateDir(report.root).logs_folder(run.spec.job().name(), run.epoch) +
            "; a new run needs another state folder";
-  if (state == "CANCELLED") return "a new run needs another state folder";
   const std::string from =
       report.last_checkpoint
           ? "the checkpoint of step " + to_text(report.last_checkpoint->name.step)
@@ -32,17 +30,11 @@ void take_history(StepHistory history, RunReport* report) {
   if (!history.validations.empty()) report->last_validation = history.validations.back();
   if (history.steps.empty()) return;
   report->last_step = history.steps.back();
-  double ns = 0, tokens = 0;
-  const size_t count = std::min(kRateSteps, history.steps.size());
-  for (size_t i = history.steps.size() - count; i < history.steps.size(); ++i) {
-    ns += static_cast<double>(history.steps[i].step_ns());
-    tokens += static_cast<double>(history.steps[i].tokens());
-  }
-  if (ns > 0) report->tokens_per_s = tokens / ns * 1e9;
+  report->tokens_per_s = newest_rate(history.steps);
 }
 
 void take_checkpoints(const StateDir& state, RunReport* report) {
-  auto entries = list_checkpoints(state.checkpoints_folder(report->view.run.spec().job().name()));
+  auto entries = list_checkpoints(state.checkpoints_folder(report->view.run.spec.job().name()));
   if (!entries.ok()) {
     // A run that has not saved yet has no such folder.
     if (entries.status().code() != Code::kNotFound)
@@ -66,17 +58,17 @@ std::string line(std::string name, const std::string& value) {
 }
 
 std::string state_text(const RunReport& report) {
-  const std::string& state = report.view.state;
+  const std::string& state = report.view.run.state;
   const bool bad = state == "FAILED" || state == "CANCELLED";
   std::string text = coloured(state, bad ? Colour::kBad : Colour::kGood);
-  const std::string& reason = report.view.run.reason();
+  const std::string& reason = report.view.run.reason;
   if (!reason.empty()) text += ": " + one_line(reason);
   if (state == "STOPPED") text += ": nobody works on it now";
   return text;
 }
 
 std::string progress_text(const RunReport& report) {
-  const int64_t steps = static_cast<int64_t>(report.view.run.spec().training().steps());
+  const int64_t steps = static_cast<int64_t>(report.view.run.spec.training().steps());
   const int64_t done =
       report.last_step ? static_cast<int64_t>(report.last_step->step()) : int64_t{0};
   std::string text = "step " + group_digits(done) + " of " + group_digits(steps);
@@ -87,11 +79,11 @@ std::string progress_text(const RunReport& report) {
 }
 
 std::string speed_text(const RunReport& report) {
-  const pb::Training& training = report.view.run.spec().training();
+  const pb::Training& training = report.view.run.spec.training();
   std::string text = group_digits(static_cast<int64_t>(report.tokens_per_s)) +
                      " tokens a second on " + to_text(uint64_t{report.last_step->world_size()}) +
                      " ranks";
-  if (report.view.state != "RUNNING") return text;
+  if (report.view.run.state != "RUNNING") return text;
   const double left =
       static_cast<double>(training.steps() - std::min(report.last_step->step(), training.steps())) *
       static_cast<double>(training.seq_len()) * static_cast<double>(training.global_batch_size());
@@ -116,9 +108,9 @@ std::string checkpoint_text(const RunReport& report, int64_t now_ms) {
          ", " + duration_text(age_ms) + " ago; " + to_text(report.checkpoints) + " kept";
 }
 
-std::string attempts_text(const pb::RunRecord& run) {
-  const uint64_t restarts = run.epoch() > 0 ? run.epoch() - 1 : 0;
-  return to_text(run.epoch()) + ", restarts " + to_text(restarts);
+std::string attempts_text(const RunInfo& run) {
+  const uint64_t restarts = run.epoch > 0 ? run.epoch - 1 : 0;
+  return to_text(run.epoch) + ", restarts " + to_text(restarts);
 }
 
 }  // namespace
@@ -129,7 +121,7 @@ Result<RunReport> make_run_report(const std::string& state_folder) {
   const StateDir& state = run.state;
   report.root = state_folder;
   report.view = std::move(run.view);
-  Result<StepHistory> history = load_step_history(state);
+  Result<StepHistory> history = load_step_history(state, report.view.run.spec.job().name());
   if (history.ok()) {
     take_history(std::move(history).value(), &report);
   } else if (history.status().code() != Code::kNotFound) {
@@ -141,8 +133,8 @@ Result<RunReport> make_run_report(const std::string& state_folder) {
 }
 
 std::string run_text(const RunReport& report, int64_t now_ms) {
-  const pb::RunRecord& run = report.view.run;
-  std::string text = line("run", run.spec().job().name() + " in " + one_line(report.root));
+  const RunInfo& run = report.view.run;
+  std::string text = line("run", run.spec.job().name() + " in " + one_line(report.root));
   text += line("state", state_text(report));
   text += line("progress", progress_text(report));
   if (report.last_step) text += line("loss", step_text(*report.last_step));
@@ -154,7 +146,7 @@ std::string run_text(const RunReport& report, int64_t now_ms) {
                      group_digits(static_cast<int64_t>(report.last_validation->step())));
   text += line("checkpoint", checkpoint_text(report, now_ms));
   text += line("attempts", attempts_text(run));
-  if (!run.digest().empty()) text += line("digest", run.digest());
+  if (!run.digest.empty()) text += line("digest", run.digest);
   if (!report.view.events.empty()) {
     const pb::EventRecord& event = report.view.events.back();
     text += line("last event", std::string(utc_text(event.wall_ms()).text) + " " +
@@ -171,22 +163,22 @@ Json& set_with_bits(Json* object, const std::string& key, double value) {
 }
 
 Json run_json(const RunReport& report) {
-  const pb::RunRecord& run = report.view.run;
+  const RunInfo& run = report.view.run;
   Json problems = Json::array();
   for (const std::string& problem : report.problems) problems.push(problem);
   Json json = Json::object();
-  json.set("job", run.spec().job().name())
+  json.set("job", run.spec.job().name())
       .set("state_folder", report.root)
-      .set("state", report.view.state)
+      .set("state", report.view.run.state)
       .set("active", report.view.active)
-      .set("reason", run.reason())
-      .set("steps", run.spec().training().steps())
+      .set("reason", run.reason)
+      .set("steps", run.spec.training().steps())
       .set("step", report.last_step ? Json(report.last_step->step()) : Json(0))
-      .set("attempts", run.epoch())
-      .set("restarts", run.epoch() > 0 ? run.epoch() - 1 : uint64_t{0})
-      .set("numeric_id", run.numeric_id())
-      .set("spec_hash", run.spec_hash())
-      .set("digest", run.digest())
+      .set("attempts", run.epoch)
+      .set("restarts", run.epoch > 0 ? run.epoch - 1 : uint64_t{0})
+      .set("numeric_id", run.numeric_id)
+      .set("spec_hash", run.spec_hash)
+      .set("digest", run.digest)
       .set("tokens_per_s", report.tokens_per_s)
       .set("checkpoints", report.checkpoints)
       .set("checkpoint_step",

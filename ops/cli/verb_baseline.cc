@@ -27,7 +27,7 @@ Result<Task> make_task(const Args& args) {
     SWAX_ASSIGN(task.data_sets, find_data_sets(args.text("--data")));
   } else {
     SWAX_ASSIGN(const OpenRun run, open_run(args.text("--state")));
-    const pb::JobSpec& spec = run.view.run.spec();
+    const pb::JobSpec& spec = run.view.run.spec;
     task.seq_len = spec.training().seq_len();
     task.doc_reset = !spec.model().has_doc_reset() || spec.model().doc_reset();
     for (const pb::DataSource& source : spec.data().sources()) {

@@ -19,7 +19,7 @@ struct Checkpoints {
 Result<Checkpoints> find_checkpoints(const std::string& state_folder) {
   SWAX_ASSIGN(const OpenRun run, open_run(state_folder));
   Checkpoints found;
-  found.folder = run.state.checkpoints_folder(run.view.run.spec().job().name());
+  found.folder = run.state.checkpoints_folder(run.view.run.spec.job().name());
   Result<std::vector<CheckpointEntry>> entries = list_checkpoints(found.folder);
   if (entries.ok()) found.entries = std::move(entries).value();
   // A run that has not saved yet has no folder: an empty list.

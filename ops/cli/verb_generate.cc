@@ -20,7 +20,7 @@ Status generate(const Args& args) {
   std::vector<std::string> words = {
       program,         "generate",
       "--spec",        run.state.spec_path(),
-      "--checkpoints", run.state.checkpoints_folder(run.view.run.spec().job().name())};
+      "--checkpoints", run.state.checkpoints_folder(run.view.run.spec.job().name())};
   for (const char* option :
        {"--prompt", "--tokens", "--temperature", "--top-k", "--seed", "--step"}) {
     if (!args.has(option)) continue;

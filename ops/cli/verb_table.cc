@@ -20,8 +20,7 @@ int run(const Args& args) {
                    .overrides = std::move(overrides).value(),
                    .state_dir = args.text("--state"),
                    .output = args.text("--output"),
-                   .terminal = is_terminal(STDERR_FILENO),
-                   .train_program = ""});
+                   .terminal = is_terminal(STDERR_FILENO)});
 }
 
 int version(const Args& args) {
@@ -71,11 +70,13 @@ void add_spec_verbs(std::vector<VerbSpec>* verbs) {
   verbs->push_back(
       {.name = "run",
        .summary = "Trains a job on this machine, through crashes, to its end.",
-       .details = "Typed again with the same state folder it goes on from the newest checkpoint, "
-                  "or prints the result of the run that has ended. Ctrl-C saves and leaves; a "
-                  "second Ctrl-C kills.\nExit codes: 0 SUCCEEDED, 10 FAILED, 130 or 143 stopped by "
-                  "Ctrl-C or SIGTERM, 4 the state folder belongs to another spec or to a run that "
-                  "works right now.",
+       .details =
+           "Typed again with the same state folder it goes on from the newest checkpoint, "
+           "or prints the result of the run that has ended. Ctrl-C saves and leaves; a "
+           "second Ctrl-C kills. A coordinator and a worker are inside; what they say "
+           "stands in DIR/run.log.\nExit codes: 0 SUCCEEDED, 10 FAILED, 130 or 143 stopped by "
+           "Ctrl-C or SIGTERM, 4 the state folder belongs to another spec or to a run that "
+           "works right now.",
        .words = {spec_word()},
        .options = {run_state_option(), ranks_option(), set_option(), output_option()},
        .examples = {"swax run jobs/quickstart.toml --ranks 2 --set training.steps=50"},

@@ -1,4 +1,6 @@
 // Requests: durable answers, conflicts, refusals, views.
+#include <bit>
+
 #include "tests/coordinator/core_rig.h"
 
 namespace swax::coord::test {
@@ -109,6 +111,22 @@ TEST_F(Requests, ResumeWithASpecGoesOnAfterTheEnd) {
   EXPECT_TRUE(out().records[0].has_resumed());
   EXPECT_EQ(job("a").state, JobState::kQueued);
   EXPECT_EQ(job("a").spec.parallelism().ranks(), 2U);
+}
+
+TEST_F(Requests, HistoryIsForPeople) {
+  join(0);
+  join(1);
+  ASSERT_EQ(submit(small_spec("a", 3)).code(), 0);
+  ASSERT_EQ(out().records.size(), 2U) << "submitted, and placed at once";
+  EXPECT_EQ(history_event(out().records.at(1)).text(), "3 ranks: 2 on node-0, 1 on node-1");
+  pb::AttemptReport validation = about("a");
+  validation.mutable_validation()->set_step(4);
+  validation.mutable_validation()->set_bpb_bits(std::bit_cast<uint64_t>(2.5));
+  validation.mutable_validation()->set_loss_bits(std::bit_cast<uint64_t>(1.75));
+  validation.mutable_validation()->set_final(true);
+  report(0, {validation});
+  EXPECT_EQ(history_event(out().records.at(0)).text(),
+            "2.5000 bits per byte, loss 1.7500, all held-out text");
 }
 
 TEST_F(Requests, TooManyJobsAreAQuota) {

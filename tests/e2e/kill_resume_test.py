@@ -9,14 +9,15 @@ import time
 import swax_e2e as e2e
 from swax_e2e import check, say
 
-# Where a process may end itself, with who it is: a rank, or `swax run`.
+# Where a process may end itself, and how often a run passes there at least. Ranks end at the points
+# of a shard; at the others `swax run` does, in which coordinator and worker are.
 FAILPOINTS = [
-    ("checkpoint.committed_written", "rank"), ("checkpoint.ingested", "rank"),
-    ("run.attempt_recorded", "run"), ("checkpoint.retention_half", "rank"),
-    ("checkpoint.sst_finished", "rank"), ("checkpoint.save_begun", "rank"),
-    ("run.launched", "run"), ("checkpoint.durable", "rank"),
-    ("dataset.manifest_written", "run"), ("run.attempt_end_recorded", "run"),
+    ("checkpoint.committed_written", 4), ("checkpoint.ingested", 6), ("coord.start_journaled", 1),
+    ("checkpoint.retention_half", 3), ("checkpoint.sst_finished", 6), ("checkpoint.save_begun", 6),
+    ("agent.launched", 1), ("checkpoint.durable", 6), ("dataset.manifest_written", 1),
+    ("coord.submit_journaled", 1), ("coord.commit_record_synced", 4), ("agent.durable_sent", 6),
 ]
+SHARD_POINTS = ("checkpoint.sst_finished", "checkpoint.save_begun", "checkpoint.ingested")
 TARGETS = ["run", "rank", "mpirun"]
 
 
@@ -25,11 +26,9 @@ def choose(rng, count):
     rounds = []
     points = rng.sample(FAILPOINTS, len(FAILPOINTS))
     for i in range(count):
-        name, who = points[i % len(points)]
-        # Both ranks pass the points of a shard; the rank field picks one of them now and then.
-        passage = 1 if who == "run" else rng.randint(1, 6)
-        point = f"{name}:{passage}"
-        if name in ("checkpoint.sst_finished", "checkpoint.save_begun", "checkpoint.ingested"):
+        name, passages = points[i % len(points)]
+        point = f"{name}:{rng.randint(1, passages)}"
+        if name in SHARD_POINTS:
             point += f":rank={rng.randint(0, 1)}"
         rounds.append((point, TARGETS[i % len(TARGETS)], rng.randint(1, e2e.STEPS - 2)))
     return rounds
@@ -110,7 +109,7 @@ def body(bin_folder, scratch):
     rng = random.Random(seed)
     digest = e2e.run_to_end(bin_folder, os.path.join(scratch, "undisturbed"))["digest"]
     again = kills = 0
-    for i, plan in enumerate(choose(rng, 10 if e2e.FULL else 3)):
+    for i, plan in enumerate(choose(rng, len(FAILPOINTS) if e2e.FULL else 3)):
         made, killed = one_round(rng, bin_folder, os.path.join(scratch, f"round{i}"), plan, digest)
         again += made
         kills += 1 + killed

@@ -49,7 +49,7 @@ class Runner:
         result = json.loads(done.stdout.strip().splitlines()[-1])
         if result["state"] != "SUCCEEDED" or not re.fullmatch("[0-9a-f]{32}", result["digest"]):
             raise Failure(f"{name}: {result}")
-        with open(os.path.join(state, "records", "a1.log"), "rb") as log:
+        with open(os.path.join(state, "store", "jobs", job, "records", "a1.log"), "rb") as log:
             found = FINGERPRINT.search(log.read())
         if found is None:
             raise Failure(f"{name}: no arithmetic fingerprint in its records")

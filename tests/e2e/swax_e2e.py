@@ -100,9 +100,16 @@ def read(path):
         return b""
 
 
+def job_folder(state):
+    """Where a run's records and checkpoints lie; the service's tests name that folder themselves."""
+    if os.path.isdir(os.path.join(state, "store")):
+        return os.path.join(state, "store", "jobs", "micro")
+    return state
+
+
 def processes_of(state):
-    """pid -> (name, environment) of every running process that carries the state folder."""
-    mark = ("SWAX_STATE=" + os.path.realpath(state)).encode()
+    """pid -> (name, environment) of every running process of the run's worker."""
+    mark = ("SWAX_STATE=" + os.path.join(os.path.realpath(state), "worker")).encode()
     found = {}
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
@@ -175,9 +182,13 @@ def fields(message):
     return values
 
 
+def records_path(state, epoch):
+    return os.path.join(job_folder(state), "records", f"a{epoch}.log")
+
+
 def reports(state, epoch):
     """The whole reports of an attempt, in order, as field maps of RankReport."""
-    data, at, out = read(os.path.join(state, "records", f"a{epoch}.log")), 0, []
+    data, at, out = read(records_path(state, epoch)), 0, []
     while at + 12 <= len(data):
         length = struct.unpack_from("<I", data, at)[0]
         if at + 12 + length > len(data):
@@ -188,7 +199,7 @@ def reports(state, epoch):
 
 
 def epochs(state):
-    folder = os.path.join(state, "records")
+    folder = os.path.join(job_folder(state), "records")
     names = os.listdir(folder) if os.path.isdir(folder) else []
     return sorted(int(name[1:-4]) for name in names)
 
@@ -256,8 +267,10 @@ def shared_leftovers():
 
 def check_nothing_left(state, before):
     wait_until(lambda: not processes_of(state), 5, "processes with its SWAX_STATE are left")
-    left = os.listdir(os.path.join(state, "attempts"))
-    check(not left, f"attempt folders are left: {left}")
+    for folder in (os.path.join(job_folder(state), "attempts"),
+                   os.path.join(state, "worker", "attempts")):
+        left = os.listdir(folder)
+        check(not left, f"{folder} is not empty: {left}")
     wait_until(lambda: shared_leftovers() <= before, 5, "shared memory is left in /dev/shm")
 
 

@@ -2,8 +2,9 @@
 
 #include <bit>
 
+#include "coordinator/core/core.h"
+#include "coordinator/journal.h"
 #include "jobs/spec.h"
-#include "ops/cli/state_dir.h"
 #include "proto/base/files.h"
 #include "proto/base/hash.h"
 #include "storage/checkpoint_store.h"
@@ -72,8 +73,8 @@ pb::StepRecord step_record(const StateOptions& options, int64_t step) {
 }
 
 Status write_records(const StateDir& state, const StateOptions& options) {
-  SWAX_TRY(make_dirs(state.records_folder()));
-  SWAX_ASSIGN(RecordLogWriter log, RecordLogWriter::create(state.records_path(1)));
+  SWAX_TRY(make_dirs(state.records_folder("micro")));
+  SWAX_ASSIGN(RecordLogWriter log, RecordLogWriter::create(state.records_path("micro", 1)));
   for (int64_t step = 1; step <= options.steps; ++step) {
     pb::RankReport report;
     *report.mutable_step() = step_record(options, step);
@@ -83,8 +84,8 @@ Status write_records(const StateDir& state, const StateOptions& options) {
 }
 
 Status write_checkpoint(const StateDir& state, const StateOptions& options, int64_t step) {
-  const pb::RunRecord run = state_run(options);
-  const std::string root = state.checkpoints_folder(run.spec().job().name());
+  const pb::JobSpec spec = state_spec(options);
+  const std::string root = state.checkpoints_folder(spec.job().name());
   SWAX_TRY(make_dirs(root));
   const CheckpointName name{.step = static_cast<uint64_t>(step), .epoch = 1};
   std::vector<std::vector<float>> values;
@@ -105,13 +106,13 @@ Status write_checkpoint(const StateDir& state, const StateOptions& options, int6
     ranges.push_back({.tensor_id = static_cast<uint32_t>(t), .begin = 0, .data = values[t]});
   SWAX_ASSIGN(const pb::RankShard shard, write_shard({.ckpt_root = root, .name = name}, ranges));
   manifest.set_format_version(1);
-  manifest.set_job(run.spec().job().name());
+  manifest.set_job(spec.job().name());
   manifest.set_step(name.step);
   manifest.set_epoch(name.epoch);
   manifest.set_world_size(1);
   manifest.set_committed_ms(kWallMs);
   *manifest.add_ranks() = shard;
-  manifest.set_numeric_id(run.numeric_id());
+  manifest.set_numeric_id(numeric_id(spec).hex());
   manifest.set_run_digest(xxh3_128(std::to_string(step)).hex());
   return commit_checkpoint(root, manifest);
 }
@@ -140,39 +141,57 @@ float state_value(const StateOptions& options, int tensor, int64_t element, int6
   return hit ? std::bit_cast<float>(std::bit_cast<uint32_t>(value) ^ 1U) : value;
 }
 
-pb::RunRecord state_run(const StateOptions& options) {
+pb::JobSpec state_spec(const StateOptions& options) {
   const Result<std::string> text =
       read_file(std::string(SWAX_SOURCE_DIR) + "/jobs/micro.toml", kSpecBytesMax);
   SWAX_CHECK(text.ok());
   SpecResult spec = load_spec(*text, "micro.toml", {{"training.steps", "40"}});
   SWAX_CHECK(spec.ok());
   spec.spec.mutable_optimizer()->set_lr(options.lr);
-  pb::RunRecord run;
-  run.set_format_version(1);
-  *run.mutable_spec() = spec.spec;
-  run.set_numeric_id(numeric_id(spec.spec).hex());
-  run.set_spec_hash(spec_hash(spec.spec).hex());
-  run.set_state(options.run_state);
-  run.set_epoch(2);
-  run.set_progress_step(static_cast<uint64_t>(options.steps));
-  return run;
+  return spec.spec;
+}
+
+Status add_records(const StateDir& state, std::vector<pb::JobRecord> records) {
+  SWAX_ASSIGN(auto db, open_rocks_kv(state.db_folder(), KvMode::kCreate));
+  SWAX_ASSIGN(const auto journal, coord::Journal::open(std::move(db)));
+  coord::Durable durable;
+  SWAX_TRY(journal->recover(&durable));
+  const auto job = durable.jobs.find("micro");
+  uint64_t number = job == durable.jobs.end() ? 0 : job->second.records;
+  coord::Output output;
+  for (pb::JobRecord& record : records) {
+    record.set_job("micro");
+    record.set_number(++number);
+    record.set_wall_ms(kWallMs);
+    output.records.push_back(std::move(record));
+  }
+  journal->add(output);
+  return journal->commit();
 }
 
 Status make_state(const std::string& folder, const StateOptions& options) {
   SWAX_TRY(make_dirs(folder));
   const StateDir state(folder);
-  SWAX_ASSIGN(const auto db, open_rocks_kv(state.db_folder(), KvMode::kCreate));
-  pb::EventRecord event;
-  event.set_sequence(1);
-  event.set_wall_ms(kWallMs);
-  event.set_kind("attempt_ended");
-  event.set_epoch(1);
-  event.set_step(30);
-  event.set_text("rank 1 was killed by signal 9");
-  SWAX_TRY(
-      db->write({{.key = std::string(kRunKey), .value = state_run(options).SerializeAsString()},
-                 {.key = event_key(1), .value = event.SerializeAsString()}},
-                true));
+  SWAX_TRY(make_dirs(state.coordinator_folder()));
+  std::vector<pb::JobRecord> records(4);
+  pb::JobCreated& created = *records[0].mutable_created();
+  *created.mutable_spec() = state_spec(options);
+  created.set_numeric_id(numeric_id(created.spec()).hex());
+  created.set_spec_hash(spec_hash(created.spec()).hex());
+  for (uint64_t epoch : {1, 2}) {
+    pb::AttemptPlaced& placed = *records[epoch == 1 ? 1 : 3].mutable_placed();
+    placed.set_epoch(epoch);
+    placed.set_lead("local");
+    placed.add_ranks()->set_node("local");
+  }
+  pb::AttemptFinished& finished = *records[2].mutable_finished();
+  finished.set_epoch(1);
+  finished.set_result("signal");
+  finished.set_first_rank(1);
+  finished.set_signal(9);
+  finished.set_step(30);
+  finished.set_reason("rank 1 was killed by signal 9");
+  SWAX_TRY(add_records(state, std::move(records)));
   SWAX_TRY(write_records(state, options));
   for (const int64_t step : options.checkpoints) SWAX_TRY(write_checkpoint(state, options, step));
   return ok();

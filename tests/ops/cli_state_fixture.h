@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "ops/cli/state_dir.h"
 #include "proto/base/status.h"
 #include "proto/record.pb.h"
 
@@ -23,7 +24,6 @@ struct StateOptions {
   std::vector<int64_t> checkpoints = {20, 40};
   PlantedBit planted{};
   bool planted_in_records = true;  // false: only the checkpoints differ
-  std::string run_state = "RUNNING";
   double lr = 3e-3;
 };
 
@@ -35,7 +35,9 @@ struct StateTensor {
 const std::vector<StateTensor>& state_tensors();
 float state_value(const StateOptions& options, int tensor, int64_t element, int64_t step);
 
-pb::RunRecord state_run(const StateOptions& options);
+pb::JobSpec state_spec(const StateOptions& options);
+// Appends records of the job; their numbers, job and time are filled in. Nobody may have it open.
+Status add_records(const StateDir& state, std::vector<pb::JobRecord> records);
 // Writes the whole folder; it must not exist.
 Status make_state(const std::string& folder, const StateOptions& options);
 

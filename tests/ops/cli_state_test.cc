@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cstdio>
 #include <filesystem>
 
@@ -47,7 +48,7 @@ TEST(Status, TellsWhatARunDoesAndWhatToDo) {
   EXPECT_THAT(text.out, HasSubstr("STOPPED"));
   EXPECT_THAT(text.out, HasSubstr("step 40 of 40 (100.0 %)"));
   EXPECT_THAT(text.out, HasSubstr("restarts 1"));
-  EXPECT_THAT(text.out, HasSubstr("rank 1 was killed by signal 9"));
+  EXPECT_THAT(text.out, HasSubstr("attempt_started: 1 rank: 1 on local"));
   EXPECT_THAT(text.out, HasSubstr("the checkpoint of step 40"));
   EXPECT_THAT(text.out, Not(HasSubstr("\x1b")));  // no colours into a pipe
   const Finished json = run_swax(dir.path(), {"status", "--state=run", "-o", "json"});
@@ -64,25 +65,65 @@ TEST(Status, WorksBesideTheRunThatHoldsTheFolder) {
   const auto db = open_rocks_kv(state.db_folder(), KvMode::kOpen);
   ASSERT_TRUE(db.ok());
   // What the run writes while it is open is seen.
-  pb::RunRecord run = test::state_run({});
-  run.set_reason("on attempt 7");
-  ASSERT_TRUE(
-      (*db)->write({{.key = std::string(kRunKey), .value = run.SerializeAsString()}}, true).ok());
+  pb::JobRecord end;
+  end.set_job("micro");
+  end.set_number(5);
+  end.mutable_finished()->set_epoch(2);
+  end.mutable_finished()->set_result("user_error");
+  end.mutable_finished()->set_reason("on attempt 2");
+  end.mutable_finished()->set_retry_delay_ms(1000);
+  const std::string key = std::string("rec/micro/") + std::string(7, '\0') + '\5';
+  ASSERT_TRUE((*db)->write({{.key = key, .value = end.SerializeAsString()}}, true).ok());
   const Finished finished = run_swax(dir.path(), {"status", "--state", "run"});
   EXPECT_EQ(finished.exit_code, 0) << finished.err;
-  EXPECT_THAT(finished.out, HasSubstr("RUNNING: on attempt 7"));
-  run.set_state("SUCCEEDED");
-  EXPECT_TRUE(
-      (*db)->write({{.key = std::string(kRunKey), .value = run.SerializeAsString()}}, true).ok());
+  EXPECT_THAT(finished.out, HasSubstr("RUNNING: user_error: on attempt 2"));
+  EXPECT_TRUE((*db)->write({{.key = "meta/epoch", .value = "7"}}, true).ok());
+}
+
+TEST(Status, TellsOfAnEnd) {
+  const ScratchDir dir;
+  ASSERT_TRUE(test::make_state(dir / "run", {}).ok());
+  std::vector<pb::JobRecord> records(3);
+  records[0].mutable_result()->set_epoch(2);
+  records[0].mutable_result()->set_step(40);
+  records[0].mutable_result()->set_digest("0123456789abcdef0123456789abcdef");
+  records[1].mutable_finished()->set_epoch(2);
+  records[1].mutable_finished()->set_result("done");
+  records[2].mutable_job_finished()->set_state("SUCCEEDED");
+  ASSERT_TRUE(test::add_records(StateDir(dir / "run"), std::move(records)).ok());
+  const Finished finished = run_swax(dir.path(), {"status", "--state", "run"});
+  EXPECT_EQ(finished.exit_code, 0) << finished.err;
+  EXPECT_THAT(finished.out, HasSubstr("SUCCEEDED"));
+  EXPECT_THAT(finished.out, HasSubstr("0123456789abcdef0123456789abcdef"));
+}
+
+TEST(RunView, IsCompletedFromTheStepsOfARunWithoutAnEnd) {
+  const ScratchDir dir;
+  ASSERT_TRUE(test::make_state(dir / "run", {}).ok());
+  const StateDir state(dir / "run");
+  const auto view = load_run_view(state);
+  ASSERT_TRUE(view.ok()) << view.status().to_string();
+  EXPECT_EQ(view->events.size(), 4U);
+  RunInfo run = view->run;
+  EXPECT_EQ(run.state, "STOPPED");
+  EXPECT_EQ(run.epoch, 2U);
+  EXPECT_EQ(run.progress_step, 30U);
+  complete_from_history(state, &run);
+  EXPECT_EQ(run.progress_step, 40U);
+  EXPECT_EQ(run.loss_bits, std::bit_cast<uint64_t>(5.0 / 41.0));
+  EXPECT_EQ(run.tokens_per_s, 20480.0);
+  EXPECT_EQ(run.digest, "");
 }
 
 TEST(Status, WhatIsNoRunIsExitCode3) {
   const ScratchDir dir;
   ASSERT_TRUE(make_dirs(dir / "empty").ok());
-  ASSERT_TRUE(make_dirs(dir / "garbage/run.db").ok());
-  ASSERT_TRUE(write_atomic(dir / "garbage/run.db/CURRENT", "MANIFEST-000001\n").ok());
-  ASSERT_TRUE(write_atomic(dir / "garbage/run.db/MANIFEST-000001", std::string(512, 'x')).ok());
-  ASSERT_TRUE(open_rocks_kv(dir / "other/run.db", KvMode::kCreate).ok());  // without a run in it
+  ASSERT_TRUE(make_dirs(dir / "garbage/coordinator/kv").ok());
+  ASSERT_TRUE(write_atomic(dir / "garbage/coordinator/kv/CURRENT", "MANIFEST-000001\n").ok());
+  ASSERT_TRUE(
+      write_atomic(dir / "garbage/coordinator/kv/MANIFEST-000001", std::string(512, 'x')).ok());
+  ASSERT_TRUE(make_dirs(dir / "other/coordinator").ok());
+  ASSERT_TRUE(open_rocks_kv(dir / "other/coordinator/kv", KvMode::kCreate).ok());  // without a run
   for (const char* folder : {"missing", "empty", "garbage", "other"}) {
     for (const char* verb : {"status", "events"}) {
       const Finished finished = run_swax(dir.path(), {verb, "--state", folder});
@@ -99,6 +140,7 @@ TEST(Events, AreListedOldestFirst) {
   const Finished text = run_swax(dir.path(), {"events", "--state", "run"});
   EXPECT_EQ(text.exit_code, 0);
   EXPECT_THAT(text.out, HasSubstr("2023-11-14T22:13:20.000Z  attempt_ended"));
+  EXPECT_THAT(text.out, HasSubstr("rank 1 was killed by signal 9"));
   const Finished json = run_swax(dir.path(), {"events", "--state", "run", "-o", "json"});
   EXPECT_THAT(json.out, HasSubstr("\"kind\": \"attempt_ended\""));
 }

@@ -1,10 +1,9 @@
 # `swax run`: what needs no processes; then processes of shells and of a rank that only pretends.
 swax_test(run_units_test
-  SOURCES run_budget_test.cc run_history_test.cc run_journal_test.cc run_mpirun_test.cc
-          run_prepare_test.cc run_result_test.cc
+  SOURCES run_mpirun_test.cc run_prepare_test.cc run_result_test.cc
   DEPS swax_cli swax_agent swax_storage
   LABELS unit sanitize)
 swax_test(run_process_test
-  SOURCES run_child_test.cc run_gang_test.cc run_sweeper_test.cc
+  SOURCES run_child_test.cc run_sweeper_test.cc
   DEPS swax_agent
   TIMEOUT 90 SERIAL)

@@ -48,39 +48,5 @@ TEST(Mpirun, LeavesOutWhatAnOuterLauncherSet) {
                                               "SWAX_FAILPOINTS=a:1", "OPENBLAS_CORETYPE=Haswell"));
 }
 
-TEST(Mpirun, ReadsWhoWasKilled) {
-  const auto verdict = parse_mpirun_output(
-      "----\nPrimary job  terminated normally, but 1 process returned\n----\n"
-      "mpirun noticed that process rank 1 with PID 0 on node vm exited on signal 9 (Killed).\n");
-  ASSERT_TRUE(verdict);
-  EXPECT_EQ(verdict->rank, 1);
-  EXPECT_EQ(verdict->signal, 9);
-}
-
-TEST(Mpirun, ReadsWhoExited) {
-  const auto verdict = parse_mpirun_output(
-      "mpirun detected that one or more processes exited with non-zero status\n\n"
-      "  Process name: [[12175,1],1]\n  Exit code:    9\n");
-  ASSERT_TRUE(verdict);
-  EXPECT_EQ(verdict->rank, 1);
-  EXPECT_EQ(verdict->exit_code, 9);
-  EXPECT_EQ(verdict->signal, 0);
-}
-
-TEST(Mpirun, ReadsWhoAborted) {
-  const auto verdict = parse_mpirun_output(
-      "MPI_ABORT was invoked on rank 4 in communicator MPI_COMM_WORLD\nwith errorcode 7.\n");
-  ASSERT_TRUE(verdict);
-  EXPECT_EQ(verdict->rank, 4);
-  EXPECT_EQ(verdict->exit_code, 7);
-}
-
-TEST(Mpirun, BlamesNobodyInOtherWords) {
-  EXPECT_FALSE(parse_mpirun_output(""));
-  EXPECT_FALSE(parse_mpirun_output("noticed that process rank x with PID 0"));
-  EXPECT_FALSE(parse_mpirun_output("Process name: [[1"));
-  EXPECT_FALSE(parse_mpirun_output("noticed that process rank 99999999999999999999 on signal 9"));
-}
-
 }  // namespace
 }  // namespace swax

@@ -55,11 +55,10 @@ TEST(RunData, BuildsATextOnce) {
   const StateDir state(dir / "state");
   int64_t calls = 0;
   const auto count = [&calls](const std::string&, int64_t) { ++calls; };
-  const auto first = prepare_data(state, nullptr, &spec, count);
-  ASSERT_TRUE(first.ok()) << first.status().to_string();
-  ASSERT_EQ(first->folders.size(), 1U);
+  const Status first = prepare_data(state, nullptr, &spec, count);
+  ASSERT_TRUE(first.ok()) << first.to_string();
   EXPECT_EQ(source.digest().size(), 32U);
-  EXPECT_TRUE(is_directory(first->folders[0]));
+  EXPECT_TRUE(is_directory(state.data_folder() + "/" + source.digest()));
 
   // The recorded digest stands for the text: it is not read again, even if it is gone.
   ASSERT_TRUE(remove_tree(dir / "text.txt").ok());
@@ -67,9 +66,8 @@ TEST(RunData, BuildsATextOnce) {
   pb::JobSpec typed = spec;
   typed.mutable_data()->mutable_sources(0)->clear_digest();
   calls = 0;
-  const auto again = prepare_data(state, &recorded, &typed, count);
-  ASSERT_TRUE(again.ok()) << again.status().to_string();
-  EXPECT_EQ(again->folders, first->folders);
+  const Status again = prepare_data(state, &recorded, &typed, count);
+  ASSERT_TRUE(again.ok()) << again.to_string();
   EXPECT_EQ(typed.data().sources(0).digest(), recorded.data().sources(0).digest());
   EXPECT_EQ(calls, 0);
 }
@@ -81,10 +79,9 @@ TEST(RunData, NamesTheSourceThatIsMissing) {
   source.clear_text();
   source.set_path(dir / "nothing");
   const auto ignore = [](const std::string&, int64_t) {};
-  const auto data = prepare_data(StateDir(dir.path()), nullptr, &spec, ignore);
+  const Status data = prepare_data(StateDir(dir.path()), nullptr, &spec, ignore);
   ASSERT_FALSE(data.ok());
-  EXPECT_NE(data.status().message().find("data source kjv"), std::string::npos)
-      << data.status().message();
+  EXPECT_NE(data.message().find("data source kjv"), std::string::npos) << data.message();
 }
 
 }  // namespace

@@ -14,11 +14,11 @@ namespace {
 
 TEST(RunResult, HasNullForWhatIsNotKnown) {
   const ScratchDir dir;
-  pb::RunRecord run;
-  run.mutable_spec()->mutable_job()->set_name("n");
-  run.mutable_spec()->mutable_training()->set_steps(9);
-  run.set_state("RUNNING");
-  run.set_validation_bpb_bits(std::bit_cast<uint64_t>(std::numeric_limits<double>::quiet_NaN()));
+  RunInfo run;
+  run.spec.mutable_job()->set_name("n");
+  run.spec.mutable_training()->set_steps(9);
+  run.state = "STOPPED";
+  run.validation_bpb_bits = std::bit_cast<uint64_t>(std::numeric_limits<double>::quiet_NaN());
   EXPECT_EQ(run_summary_json(StateDir("/s"), run).text(false),
             R"({"schema_version":1,"job":"n","name":"n","state":"STOPPED","reason":null,"step":0,)"
             R"("total_steps":9,"loss":null,"validation_bpb":null,"tokens_per_s":null,)"
@@ -27,12 +27,12 @@ TEST(RunResult, HasNullForWhatIsNotKnown) {
 }
 
 TEST(RunResult, HasTheShortestNumbersThatReadBack) {
-  pb::RunRecord run;
-  run.mutable_spec()->mutable_job()->set_name("n");
-  run.set_state("FAILED");
-  run.set_reason("rank 1: \"x\"");
-  run.set_epoch(3);
-  run.set_loss_bits(std::bit_cast<uint64_t>(0.1));
+  RunInfo run;
+  run.spec.mutable_job()->set_name("n");
+  run.state = "FAILED";
+  run.reason = "rank 1: \"x\"";
+  run.epoch = 3;
+  run.loss_bits = std::bit_cast<uint64_t>(0.1);
   const std::string text = run_summary_json(StateDir("/s"), run).text(false);
   EXPECT_NE(text.find(R"("loss":0.1,)"), std::string::npos) << text;
   EXPECT_NE(text.find(R"("reason":"rank 1: \"x\"")"), std::string::npos) << text;
@@ -41,10 +41,10 @@ TEST(RunResult, HasTheShortestNumbersThatReadBack) {
 }
 
 TEST(RunResult, GivesTheJobsExitCode) {
-  pb::RunRecord run;
-  run.set_state("SUCCEEDED");
+  RunInfo run;
+  run.state = "SUCCEEDED";
   EXPECT_EQ(exit_code_of_run(run), 0);
-  run.set_state("CANCELLED");
+  run.state = "CANCELLED";
   EXPECT_EQ(exit_code_of_run(run), 11);
 }
 

@@ -51,19 +51,17 @@ TEST(AttemptFolder, LiesInsideWhenShortAndBelowTmpWhenLong) {
   EXPECT_NE(session_folder(deep), session_folder(deep + "0"));
 }
 
-TEST(AttemptFolder, IsSweptWithItsSession) {
+TEST(AttemptFolder, IsRemovedWithItsSession) {
   const ScratchDir dir;
-  const std::string attempts = dir / std::string(100, 'y');
-  const std::string folder = join_path(attempts, "a1");
+  const std::string folder = dir / (std::string(100, 'y') + "/a1");
   ASSERT_TRUE(make_attempt_folder(folder).ok());
   ASSERT_TRUE(is_directory(session_folder(folder)));
   ASSERT_TRUE(write_atomic(session_folder(folder) + "/left", "x").ok());
   ASSERT_TRUE(make_attempt_folder(folder).ok());  // fresh again
   EXPECT_FALSE(path_exists(session_folder(folder) + "/left"));
-  ASSERT_TRUE(sweep_attempt_folders(attempts).ok());
+  ASSERT_TRUE(remove_attempt_folder(folder).ok());
   EXPECT_FALSE(path_exists(folder));
   EXPECT_FALSE(path_exists(session_folder(folder)));
-  EXPECT_TRUE(sweep_attempt_folders(dir / "nothing").ok());
 }
 
 TEST(AttemptFolder, RefusesASessionThatIsNoFolderOfOurs) {
@@ -74,20 +72,6 @@ TEST(AttemptFolder, RefusesASessionThatIsNoFolderOfOurs) {
   EXPECT_EQ(make_attempt_folder(folder).code(), Code::kFailedPrecondition);
   EXPECT_TRUE(path_exists(dir.path()));
   ::unlink(session.c_str());
-}
-
-TEST(AttemptFolder, GivesFailuresInTheirOrder) {
-  const ScratchDir dir;
-  ASSERT_TRUE(write_atomic(dir / "failure-rank-3", "first\nmore\n").ok());
-  ::usleep(20'000);
-  ASSERT_TRUE(write_atomic(dir / "failure-rank-0", "second\n").ok());
-  ASSERT_TRUE(write_atomic(dir / "failure-rank-x", "never\n").ok());
-  const std::vector<RankFailure> failures = read_failures(dir.path());
-  ASSERT_EQ(failures.size(), 2U);
-  EXPECT_EQ(failures[0].rank, 3);
-  EXPECT_EQ(failures[0].reason, "first");
-  EXPECT_EQ(failures[1].rank, 0);
-  EXPECT_TRUE(read_failures(dir / "nothing").empty());
 }
 
 }  // namespace

@@ -46,18 +46,6 @@ constexpr std::array<std::string_view, 6> kOuterPrefixes{"OMPI_", "PMIX_",  "PRT
 
 std::string_view name_of(std::string_view entry) { return entry.substr(0, entry.find('=')); }
 
-// The number behind the last `marker` before `end`, or nothing.
-std::optional<int> number_after(std::string_view text, std::string_view marker) {
-  const size_t at = text.find(marker);
-  if (at == std::string_view::npos) return std::nullopt;
-  std::string_view rest = text.substr(at + marker.size());
-  while (!rest.empty() && rest.front() == ' ') rest.remove_prefix(1);
-  int value = 0;
-  const auto end = std::from_chars(rest.data(), rest.data() + rest.size(), value);
-  if (end.ec != std::errc{}) return std::nullopt;
-  return value;
-}
-
 }  // namespace
 
 std::vector<std::string> mpirun_arguments(const MpirunPlan& plan) {
@@ -125,31 +113,6 @@ Result<std::string> find_program(std::string_view name) {
     if (!is_directory(candidate) && ::access(candidate.c_str(), X_OK) == 0) return candidate;
   }
   return not_found(std::string(name) + " is not in PATH");
-}
-
-std::optional<MpirunVerdict> parse_mpirun_output(std::string_view text) {
-  // "mpirun noticed that process rank 1 with PID 0 on node vm exited on signal 9 (Killed)."
-  if (const size_t at = text.find("noticed that process rank"); at != std::string_view::npos) {
-    const std::string_view rest = text.substr(at);
-    const auto rank = number_after(rest, "process rank");
-    const auto signal = number_after(rest, "on signal");
-    if (rank && signal) return MpirunVerdict{.rank = *rank, .signal = *signal};
-  }
-  // "Process name: [[12175,1],1]" and "Exit code:    9"
-  if (const size_t at = text.find("Process name: [["); at != std::string_view::npos) {
-    const std::string_view rest = text.substr(at);
-    const auto rank = number_after(rest, "],");
-    const auto code = number_after(rest, "Exit code:");
-    if (rank && code) return MpirunVerdict{.rank = *rank, .exit_code = *code};
-  }
-  // "MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD\nwith errorcode 7."
-  if (const size_t at = text.find("MPI_ABORT was invoked on rank"); at != std::string_view::npos) {
-    const std::string_view rest = text.substr(at);
-    const auto rank = number_after(rest, "on rank");
-    const auto code = number_after(rest, "errorcode");
-    if (rank && code) return MpirunVerdict{.rank = *rank, .exit_code = *code};
-  }
-  return std::nullopt;
 }
 
 }  // namespace swax

@@ -1,9 +1,8 @@
-// The mpirun command of one attempt on this machine, and what mpirun says about its end. Open MPI
-// 4.1 is meant; its settings of the environment we run in are not taken over.
+// The mpirun command of one attempt. Open MPI 4.1 is meant; its settings of the environment we run
+// in are not taken over.
 // Threads: pure functions, but for find_program and current_environment, which look at the system.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,13 +38,5 @@ std::vector<std::string> current_environment();
 
 // kNotFound: no such program in PATH.
 Result<std::string> find_program(std::string_view name);
-
-// The rank that mpirun blames, from its output. Only when nothing better is known.
-struct MpirunVerdict {
-  int rank = -1;
-  int signal = 0;     // or
-  int exit_code = 0;  // one of them is set
-};
-std::optional<MpirunVerdict> parse_mpirun_output(std::string_view text);
 
 }  // namespace swax
