@@ -116,7 +116,7 @@ def hang(case):
     e2e.kill(e2e.rank_pids(state)[1], signal.SIGSTOP)
     result = expect(run, 0)
     check(result["digest"] == case.digest and result["attempt"] == 2, str(result))
-    check("hang step" in run.errors() and "said nothing for" in run.errors(), run.errors())
+    check("hang step" in run.errors() and "rank 1 said nothing for" in run.errors(), run.errors())
 
 
 def damaged_records(case):
