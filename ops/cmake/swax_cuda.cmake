@@ -49,6 +49,34 @@ if(swax_try_cuda)
   endif()
 endif()
 
+# NCCL, for several GPUs: beside CUDA, or where the system has it. Without it the CUDA backend is built for
+# one rank.
+set(SWAX_NCCL_ENABLED OFF)
+if(SWAX_CUDA_ENABLED)
+  find_path(SWAX_NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+  find_library(SWAX_NCCL_LIBRARY NAMES nccl libnccl.so.2 HINTS ${CUDAToolkit_LIBRARY_DIR})
+  set(swax_nccl_miss "")
+  if(NOT SWAX_NCCL_INCLUDE OR NOT SWAX_NCCL_LIBRARY)
+    set(swax_nccl_miss "nccl.h or libnccl was not found")
+  else()
+    file(STRINGS ${SWAX_NCCL_INCLUDE}/nccl.h swax_nccl_lines REGEX "^#define NCCL_(MAJOR|MINOR) ")
+    string(REGEX REPLACE "[^0-9;]" "" swax_nccl_version "${swax_nccl_lines}")
+    string(REPLACE ";" "." swax_nccl_version "${swax_nccl_version}")
+    if(swax_nccl_version VERSION_LESS 2.19) # the first with ncclCommRegister
+      set(swax_nccl_miss "${SWAX_NCCL_INCLUDE}/nccl.h is ${swax_nccl_version}: must be 2.19 or newer")
+    endif()
+  endif()
+  if(swax_nccl_miss)
+    message(STATUS "NCCL: not compiled, GPU jobs have one rank: ${swax_nccl_miss}")
+  else()
+    set(SWAX_NCCL_ENABLED ON)
+    add_library(SWAX::nccl UNKNOWN IMPORTED)
+    set_target_properties(SWAX::nccl PROPERTIES IMPORTED_LOCATION ${SWAX_NCCL_LIBRARY}
+      INTERFACE_INCLUDE_DIRECTORIES "${SWAX_NCCL_INCLUDE};${CUDAToolkit_INCLUDE_DIRS}")
+    message(STATUS "NCCL: ${swax_nccl_version} (${SWAX_NCCL_LIBRARY})")
+  endif()
+endif()
+
 # The arithmetic of the kernels is part of the product as that of the host: no contraction, no fast
 # math, subnormals kept. Warnings are errors, those of ptxas too: it warns when it serialises wgmma.
 set(SWAX_CUDA_FLAGS --fmad=false --ftz=false --prec-div=true --prec-sqrt=true -lineinfo

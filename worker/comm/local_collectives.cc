@@ -1,147 +1,54 @@
 #include "worker/comm/local_collectives.h"
 
 #include <algorithm>
-#include <condition_variable>
 #include <cstring>
-#include <mutex>
 #include <string>
 #include <utility>
 
 #include "proto/base/text.h"
+#include "worker/comm/local_group.h"
 
 namespace swax {
 namespace {
 
-enum class Call { kAllGather, kAllToAll, kAllGatherHost, kMaxHost, kBarrier };
-
-const char* call_name(Call c) {
-  switch (c) {
-    case Call::kAllGather:
-      return "all_gather";
-    case Call::kAllToAll:
-      return "all_to_all";
-    case Call::kAllGatherHost:
-      return "all_gather_host";
-    case Call::kMaxHost:
-      return "max_host";
-    case Call::kBarrier:
-      return "barrier";
-  }
-  return "unknown";
-}
-
-// What a rank brings to a meeting: which call, and where the others read from.
-struct Offer {
-  Call call = Call::kBarrier;
-  const std::byte* data = nullptr;
-  size_t bytes = 0;
-  bool operator==(const Offer& o) const { return call == o.call && bytes == o.bytes; }
-};
-
-// The shared part. A collective is a meeting: all ranks put down their offers and wait (meet); when
-// the last one is there, all read each other's memory at the same time; nobody goes on before
-// everyone has read (part). A failure is decided only while ranks wait in meet(): then no memory is
-// being read, and each may go and free its own.
-class Group {
- public:
-  Group(int ranks, LocalFaults faults)
-      : faults_(std::move(faults)), offers_(static_cast<size_t>(ranks)) {}
-
-  int size() const { return static_cast<int>(offers_.size()); }
-  const Offer& offer(int rank) const { return offers_[static_cast<size_t>(rank)]; }
-  bool allowed(int rank, int64_t call) const {
-    return !faults_.before || faults_.before(rank, call);
-  }
-
-  void fail(std::string reason) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    fail_locked(std::move(reason));
-  }
-
-  Status meet(int rank, const Offer& offer) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    if (!failure_.empty()) return unavailable(failure_);
-    offers_[static_cast<size_t>(rank)] = offer;
-    if (++waiting_ < size()) {
-      const uint64_t meeting = meeting_;
-      changed_.wait(lock, [&] { return meeting_ != meeting || !failure_.empty(); });
-      return meeting_ != meeting ? ok() : unavailable(failure_);
-    }
-    for (const Offer& other : offers_) {
-      if (other == offer) continue;
-      fail_locked(std::string("ranks disagree: ") + call_name(offer.call) + " of " +
-                  to_text(offer.bytes) + " bytes and " + call_name(other.call) + " of " +
-                  to_text(other.bytes) + " bytes");
-      return unavailable(failure_);
-    }
-    waiting_ = 0;
-    reading_ = size();
-    ++meeting_;
-    changed_.notify_all();
-    return ok();
-  }
-
-  void part() {
-    std::unique_lock<std::mutex> lock(mutex_);
-    if (--reading_ == 0) {
-      ++parting_;
-      changed_.notify_all();
-      return;
-    }
-    // No failure ends this wait: every rank of the meeting is awake and only copies memory.
-    const uint64_t parting = parting_;
-    changed_.wait(lock, [&] { return parting_ != parting; });
-  }
-
- private:
-  void fail_locked(std::string reason) {
-    if (failure_.empty()) failure_ = std::move(reason);
-    changed_.notify_all();
-  }
-
-  LocalFaults faults_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<Offer> offers_;  // written under the mutex, read between meet and part
-  std::string failure_;        // not empty: the group is dead
-  int waiting_ = 0;
-  int reading_ = 0;
-  uint64_t meeting_ = 0;
-  uint64_t parting_ = 0;
-};
-
 class LocalCollectives final : public Collectives {
  public:
-  // The group is shared because handles may be destroyed in any order.
-  LocalCollectives(std::shared_ptr<Group> group, int rank)
-      : group_(std::move(group)), rank_(rank) {}
+  // The group is shared because handles may be destroyed in any order. No backend: host memory.
+  LocalCollectives(std::shared_ptr<LocalGroup> group, int rank, Backend* backend)
+      : group_(std::move(group)), rank_(rank), backend_(backend) {}
   ~LocalCollectives() override { group_->fail("rank " + to_text(rank_) + " left the group"); }
 
   int rank() const override { return rank_; }
   int size() const override { return group_->size(); }
 
-  Result<Event> all_gather(Stream&, Tensor shard, Tensor full) override {
+  Result<Event> all_gather(Stream& s, Tensor shard, Tensor full) override {
     if (!shard.contiguous() || !full.contiguous() || shard.dtype != full.dtype ||
         full.elements() != shard.elements() * size()) {
       return reject("all_gather: full must hold " + to_text(size()) +
                     " shards of the same dtype, contiguous");
     }
-    SWAX_TRY(gather(Call::kAllGather, shard.data, static_cast<size_t>(shard.bytes()), full.data));
+    const size_t bytes = static_cast<size_t>(shard.bytes());
+    if (backend_ != nullptr) return exchange(s, LocalCall::kAllGather, shard.data, bytes, 0, full);
+    SWAX_TRY(gather(LocalCall::kAllGather, shard.data, bytes, full.data));
     return Event{};
   }
 
-  Result<Event> all_to_all(Stream&, Tensor send, Tensor recv) override {
+  Result<Event> all_to_all(Stream& s, Tensor send, Tensor recv) override {
     if (!send.contiguous() || !recv.contiguous() || send.dtype != recv.dtype ||
         send.elements() != recv.elements() || send.elements() % size() != 0) {
       return reject("all_to_all: send and recv must hold " + to_text(size()) +
                     " equal pieces of the same dtype, contiguous");
     }
     const size_t bytes = static_cast<size_t>(send.bytes());
-    SWAX_TRY(meet({Call::kAllToAll, static_cast<const std::byte*>(send.data), bytes}));
     const size_t piece = bytes / static_cast<size_t>(size());
+    const size_t begin = static_cast<size_t>(rank_) * piece;
+    if (backend_ != nullptr) {
+      return exchange(s, LocalCall::kAllToAll, send.data, bytes, begin, recv);
+    }
+    SWAX_TRY(meet({.call = LocalCall::kAllToAll, .data = bytes_of(send.data), .bytes = bytes}));
     for (int p = 0; p < size() && piece > 0; ++p) {
       std::memcpy(static_cast<std::byte*>(recv.data) + static_cast<size_t>(p) * piece,
-                  group_->offer(p).data + static_cast<size_t>(rank_) * piece, piece);
+                  group_->offer(p).data + begin, piece);
     }
     group_->part();
     return Event{};
@@ -151,12 +58,13 @@ class LocalCollectives final : public Collectives {
     if (all.size() != mine.size() * static_cast<size_t>(size())) {
       return reject("all_gather_host: all must hold " + to_text(size()) + " parts");
     }
-    return gather(Call::kAllGatherHost, mine.data(), mine.size(), all.data());
+    return gather(LocalCall::kAllGatherHost, mine.data(), mine.size(), all.data());
   }
 
   Status max_host(std::span<int64_t> values) override {
-    SWAX_TRY(meet(
-        {Call::kMaxHost, reinterpret_cast<const std::byte*>(values.data()), values.size_bytes()}));
+    SWAX_TRY(meet({.call = LocalCall::kMaxHost,
+                   .data = bytes_of(values.data()),
+                   .bytes = values.size_bytes()}));
     largest_.assign(values.begin(), values.end());
     for (int p = 0; p < size(); ++p) {
       const auto* other = reinterpret_cast<const int64_t*>(group_->offer(p).data);
@@ -168,7 +76,7 @@ class LocalCollectives final : public Collectives {
   }
 
   Status barrier() override {
-    SWAX_TRY(meet({Call::kBarrier, nullptr, 0}));
+    SWAX_TRY(meet({}));
     group_->part();
     return ok();
   }
@@ -178,13 +86,15 @@ class LocalCollectives final : public Collectives {
   }
 
  private:
+  static const std::byte* bytes_of(const void* data) { return static_cast<const std::byte*>(data); }
+
   // A wrong argument ends the group too: the others wait for a call that never comes.
   Status reject(std::string message) {
     group_->fail("rank " + to_text(rank_) + ": " + message);
     return invalid_argument(std::move(message));
   }
 
-  Status meet(const Offer& offer) {
+  Status meet(const LocalOffer& offer) {
     const int64_t call = call_++;
     if (!group_->allowed(rank_, call)) {
       group_->fail("fault injected in rank " + to_text(rank_) + " at call " + to_text(call));
@@ -192,8 +102,8 @@ class LocalCollectives final : public Collectives {
     return group_->meet(rank_, offer);
   }
 
-  Status gather(Call call, const void* mine, size_t bytes, void* all) {
-    SWAX_TRY(meet({call, static_cast<const std::byte*>(mine), bytes}));
+  Status gather(LocalCall call, const void* mine, size_t bytes, void* all) {
+    SWAX_TRY(meet({.call = call, .data = bytes_of(mine), .bytes = bytes}));
     for (int p = 0; p < size() && bytes > 0; ++p) {
       std::byte* to = static_cast<std::byte*>(all) + static_cast<size_t>(p) * bytes;
       if (to != group_->offer(p).data) std::memcpy(to, group_->offer(p).data, bytes);
@@ -202,22 +112,84 @@ class LocalCollectives final : public Collectives {
     return ok();
   }
 
-  std::shared_ptr<Group> group_;
+  // Device memory: `to` gets one piece of each rank's offer, from byte `begin` of it.
+  Result<Event> exchange(Stream& s, LocalCall call, const void* mine, size_t bytes, size_t begin,
+                         Tensor to) {
+    SWAX_TRY(meet({.call = call,
+                   .data = bytes_of(mine),
+                   .bytes = bytes,
+                   .backend = backend_,
+                   .ready = backend_->record(s)}));
+    Status copied;
+    group_->alone([&] {
+      for (int p = 0; p < size(); ++p) {
+        if (p != rank_) group_->offer(p).backend->wait(s, group_->offer(p).ready);
+      }
+      copied = copy_pieces(s, begin, to);
+      group_->done(rank_) = backend_->record(s);
+    });
+    group_->part();
+    Event all_done;
+    group_->alone([&] {
+      for (int p = 0; p < size(); ++p) {
+        if (p != rank_) group_->offer(p).backend->wait(s, group_->done(p));
+      }
+      all_done = backend_->record(s);
+    });
+    group_->part();
+    if (!copied.ok()) {
+      group_->fail("rank " + to_text(rank_) + ": " + copied.message());
+      return copied;
+    }
+    return all_done;
+  }
+
+  Status copy_pieces(Stream& s, size_t begin, const Tensor& to) {
+    const int64_t piece = to.bytes() / size();
+    for (int p = 0; p < size() && piece > 0; ++p) {
+      std::byte* target = static_cast<std::byte*>(to.data) + p * piece;
+      auto* source = const_cast<std::byte*>(group_->offer(p).data + begin);
+      if (target == source) continue;
+      SWAX_TRY(backend_->copy(s, Tensor::of(target, DType::kU8, {piece}),
+                              Tensor::of(source, DType::kU8, {piece})));
+    }
+    return ok();
+  }
+
+  std::shared_ptr<LocalGroup> group_;
   int rank_;
+  Backend* backend_;
   int64_t call_ = 0;
   std::vector<int64_t> largest_;  // of max_host: nobody may write values while others read them
 };
 
+std::vector<std::unique_ptr<Collectives>> make_handles(int ranks,
+                                                       std::span<Backend* const> backends,
+                                                       LocalFaults faults) {
+  SWAX_CHECK(ranks >= 1);
+  const auto group = std::make_shared<LocalGroup>(ranks, std::move(faults));
+  std::vector<std::unique_ptr<Collectives>> handles;
+  for (int r = 0; r < ranks; ++r) {
+    Backend* backend = backends.empty() ? nullptr : backends[static_cast<size_t>(r)];
+    // The CPU backend has done everything when its call returns: the host copies.
+    if (backend != nullptr && backend->kind() == BackendKind::kCpu) backend = nullptr;
+    handles.push_back(std::make_unique<LocalCollectives>(group, r, backend));
+  }
+  return handles;
+}
+
 }  // namespace
 
 std::vector<std::unique_ptr<Collectives>> make_local_collectives(int ranks, LocalFaults faults) {
-  SWAX_CHECK(ranks >= 1);
-  const auto group = std::make_shared<Group>(ranks, std::move(faults));
-  std::vector<std::unique_ptr<Collectives>> handles;
-  for (int r = 0; r < ranks; ++r) {
-    handles.push_back(std::make_unique<LocalCollectives>(group, r));
+  return make_handles(ranks, {}, std::move(faults));
+}
+
+std::vector<std::unique_ptr<Collectives>> make_local_collectives(std::span<Backend* const> backends,
+                                                                 LocalFaults faults) {
+  for (const Backend* backend : backends) {
+    SWAX_CHECK(backend != nullptr && backend->kind() == backends.front()->kind());
   }
-  return handles;
+  return make_handles(static_cast<int>(backends.size()), backends, std::move(faults));
 }
 
 }  // namespace swax

@@ -113,6 +113,14 @@ Result<std::unique_ptr<Collectives>> init_mpi_collectives(int expected_ranks, in
   return std::unique_ptr<Collectives>(std::make_unique<MpiCollectives>(rank, size, piece_limit));
 }
 
+std::string mpi_version() {
+  char text[MPI_MAX_LIBRARY_VERSION_STRING];
+  int bytes = 0;
+  MPI_Get_library_version(text, &bytes);
+  const std::string all(text, static_cast<size_t>(bytes));
+  return all.substr(0, all.find(','));
+}
+
 void finalize_mpi() {
   int initialised = 0, finalized = 0;
   MPI_Initialized(&initialised);

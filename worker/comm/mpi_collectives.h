@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "worker/comm/collectives.h"
 
@@ -15,6 +16,8 @@ namespace swax {
 // type; tests lower it.
 Result<std::unique_ptr<Collectives>> init_mpi_collectives(int expected_ranks,
                                                           int64_t piece_limit = INT32_MAX);
+// "Open MPI v4.1.4", of the library that is loaded; MPI need not be initialised.
+std::string mpi_version();
 void finalize_mpi();  // after a clean end; a failed run leaves by _exit or abort() instead
 
 }  // namespace swax
