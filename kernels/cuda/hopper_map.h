@@ -9,9 +9,9 @@
 
 namespace swax::cuda {
 
-// Map of a bf16 tensor [T, H, E] whose boxes are `rows` tokens of one head, 64 elements wide, in the
-// 128-byte swizzle; coordinates are (element, head, token). kInvalidArgument when the address or
-// the row stride is not a multiple of 16 bytes.
+// Map of a bf16 tensor [T, H, E] whose boxes are `rows` tokens of one head, 64 elements wide, in
+// the 128-byte swizzle; coordinates are (element, head, token). kInvalidArgument when the address
+// or the row stride is not a multiple of 16 bytes.
 Status tile_map(const char* op, const Tensor& t, int rows, CUtensorMap* map);
 // Whether tile_map takes the tensor.
 bool has_tile_map(const Tensor& t);

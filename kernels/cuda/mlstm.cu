@@ -5,6 +5,7 @@
 #include <string>
 
 #include "kernels/cuda/mlstm_simple.h"
+#include "kernels/cuda/mlstm_tuned.h"
 #include "kernels/spec/checks.h"
 
 namespace swax::cuda {
@@ -54,7 +55,7 @@ Status launch_mlstm(CUstream_st* stream, const MlstmArgs& a, MlstmForm form) {
   SWAX_TRY(check(
       "mlstm", a,
       mlstm_scratch(a.q_TNK.dims[0], a.q_TNK.dims[1], a.q_TNK.dims[2], a.v_TNU.dims[2], a.chunk)));
-  (void)form;
+  if (form == MlstmForm::kAuto && mlstm_tuned_takes(a)) return launch_mlstm_tuned(stream, a);
   return launch_mlstm_simple(stream, a);
 }
 
@@ -64,7 +65,9 @@ Status launch_mlstm_backward(CUstream_st* stream, const MlstmBackwardArgs& a, Ml
   SWAX_TRY(check("mlstm_backward", a,
                  mlstm_backward_scratch(a.q_TNK.dims[0], a.q_TNK.dims[1], a.q_TNK.dims[2],
                                         a.v_TNU.dims[2], a.chunk)));
-  (void)form;
+  if (form == MlstmForm::kAuto && mlstm_tuned_takes(a)) {
+    return launch_mlstm_backward_tuned(stream, a);
+  }
   return launch_mlstm_backward_simple(stream, a);
 }
 

@@ -1,7 +1,6 @@
 // Forward in two passes: the states before each chunk (a thread per element of the state, tokens in
 // order), then the chunks, a block per (chunk, head). And the one-token step. In bf16 P and the
 // weighted keys are rounded where a matrix unit would take them as operands; sums are f32.
-#include <algorithm>
 #include <cmath>
 
 #include "kernels/cuda/mlstm_simple.h"
@@ -98,9 +97,7 @@ __global__ void outputs_kernel(Forward<T, S> a) {
       den = fmaf(read_weight[r], past, den);
       const int64_t index = (begin + r) * d.heads + head;
       x.den[index] = den;
-      // Written so that NaN stays NaN.
-      const float floor = expf(-x.m[index]);
-      inverse[r] = 1.0F / ((fabsf(den) <= floor ? floor : fabsf(den)) + kMlstmEps);
+      inverse[r] = mlstm_normaliser(den, x.m[index]).inverse;
     }
     __syncthreads();
     for (int64_t at = threadIdx.x; at < count * d.v; at += blockDim.x) {
@@ -158,66 +155,40 @@ __global__ void step_kernel(Step<T> a) {
   }
   __syncthreads();
   if (threadIdx.x == 0) a.m[head] = m;
-  const float den = fabsf(numerator[a.width - 1]);
-  const float floor = expf(-m);
-  const float inverse = 1.0F / ((den <= floor ? floor : den) + kMlstmEps);
+  const float inverse = mlstm_normaliser(numerator[a.width - 1], m).inverse;
   for (int64_t u = threadIdx.x; u + 1 < a.width; u += blockDim.x) {
     store_f32(a.h + head * a.h_stride + u, numerator[u] * inverse);
   }
 }
 
-template <typename T>
-T* as(const Tensor& t) {
-  return static_cast<T*>(t.data);
-}
-
 template <typename T, typename S>
 Status forward(CUstream_st* stream, const MlstmArgs& args) {
   Forward<T, S> a{};
-  MlstmView<T, S>& x = a.x;
-  x.d = {args.q_TNK.dims[0], args.q_TNK.dims[1], args.q_TNK.dims[2],
-         args.v_TNU.dims[2], args.chunk,         mlstm_chunks(args.q_TNK.dims[0], args.chunk)};
-  x.q = as<T>(args.q_TNK);
-  x.k = as<T>(args.k_TNK);
-  x.v = as<T>(args.v_TNU);
-  x.q_stride = args.q_TNK.row_stride;
-  x.k_stride = args.k_TNK.row_stride;
-  x.v_stride = args.v_TNU.row_stride;
-  x.i = as<float>(args.i_TN);
-  x.f = as<float>(args.f_TN);
-  x.reset = as<uint8_t>(args.reset_T);
-  x.states = {as<S>(args.states_CNKU1)};
-  x.m_state = as<float>(args.m_state_CN);
-  x.m = as<float>(args.m_TN);
-  x.den = as<float>(args.den_TN);
-  x.scratch = as<float>(args.scratch);
-  x.scale = 1.0F / std::sqrt(static_cast<float>(x.d.qk));
-  const spec::MlstmShape shape{x.d.tokens, x.d.heads, x.d.qk, x.d.v, x.d.chunk};
+  a.x = mlstm_view<T, S>(args);
+  const MlstmDims& d = a.x.d;
+  const spec::MlstmShape shape{d.tokens, d.heads, d.qk, d.v, d.chunk};
   a.layout = spec::mlstm_scratch_layout(shape);
-  a.h = as<T>(args.h_TNU);
+  a.h = mlstm_data<T>(args.h_TNU);
   a.h_stride = args.h_TNU.row_stride;
   a.initial_state = args.initial_state;
-  const auto heads = static_cast<unsigned>(x.d.heads);
+  const auto heads = static_cast<unsigned>(d.heads);
   SWAX_TRY(launch("mlstm", {heads, kThreads, 0, stream}, gates_kernel<T, S>, a));
-  const int64_t elements = x.d.heads * x.d.qk * (x.d.v + 1);
-  const auto blocks = static_cast<unsigned>((elements + kThreads - 1) / kThreads);
-  SWAX_TRY(launch("mlstm", {blocks, kThreads, 0, stream}, states_kernel<T, S>, a));
-  const auto workers =
-      static_cast<unsigned>(std::min(spec::kMlstmWorkersMax, x.d.chunks * x.d.heads));
-  return launch("mlstm", {workers, kThreads, 0, stream}, outputs_kernel<T, S>, a);
+  SWAX_TRY(launch("mlstm", {mlstm_state_blocks(d, kThreads), kThreads, 0, stream},
+                  states_kernel<T, S>, a));
+  return launch("mlstm", {mlstm_workers(d), kThreads, 0, stream}, outputs_kernel<T, S>, a);
 }
 
 template <typename T>
 Status step(CUstream_st* stream, const MlstmStepArgs& args) {
   Step<T> a{};
-  a.q = as<T>(args.q_NK);
-  a.k = as<T>(args.k_NK);
-  a.v = as<T>(args.v_NU);
-  a.i = as<float>(args.i_N);
-  a.f = as<float>(args.f_N);
-  a.h = as<T>(args.h_NU);
-  a.state = as<float>(args.state_NKU1);
-  a.m = as<float>(args.m_N);
+  a.q = mlstm_data<T>(args.q_NK);
+  a.k = mlstm_data<T>(args.k_NK);
+  a.v = mlstm_data<T>(args.v_NU);
+  a.i = mlstm_data<float>(args.i_N);
+  a.f = mlstm_data<float>(args.f_N);
+  a.h = mlstm_data<T>(args.h_NU);
+  a.state = mlstm_data<float>(args.state_NKU1);
+  a.m = mlstm_data<float>(args.m_N);
   a.q_stride = args.q_NK.row_stride;
   a.k_stride = args.k_NK.row_stride;
   a.v_stride = args.v_NU.row_stride;

@@ -2,9 +2,6 @@
 // thread per element), then a block per (chunk, head). Gate gradients are sums of parts of one sign
 // convention, never a difference of q dq and k dk (model-spec 2.4). In bf16 the weights of a matrix
 // product and the stored state gradients are rounded; sums are f32.
-#include <algorithm>
-#include <cmath>
-
 #include "kernels/cuda/mlstm_simple.h"
 #include "kernels/cuda/mlstm_view.cuh"
 
@@ -60,15 +57,11 @@ __global__ void gates_kernel(Backward<T, S> a) {
     }
   }
   for (int64_t t = threadIdx.x; t < x.d.tokens; t += blockDim.x) {
-    const float den = x.den[t * x.d.heads + head];
-    const float floor = expf(-x.m[t * x.d.heads + head]);
-    const bool floored = fabsf(den) <= floor;
-    const float inverse = 1.0F / ((floored ? floor : fabsf(den)) + kMlstmEps);
-    const float along =
-        mlstm_dot(a.dh_row(t, head), a.h + t * a.h_stride + head * x.d.v, x.d.v) * inverse;
-    a.of_token(a.layout.inv_scale, head)[t] = inverse;
-    // A row at its floor does not depend on den. NaN stays NaN.
-    a.of_token(a.layout.gamma, head)[t] = floored ? 0.0F : (den > 0.0F ? -along : along);
+    const int64_t index = t * x.d.heads + head;
+    const MlstmNormaliser by = mlstm_normaliser(x.den[index], x.m[index]);
+    const float along = mlstm_dot(a.dh_row(t, head), a.h + t * a.h_stride + head * x.d.v, x.d.v);
+    a.of_token(a.layout.inv_scale, head)[t] = by.inverse;
+    a.of_token(a.layout.gamma, head)[t] = by.gradient(x.den[index], along);
   }
 }
 
@@ -302,41 +295,20 @@ __global__ void inputs_kernel(Backward<T, S> a) {
   }
 }
 
-template <typename T>
-T* as(const Tensor& t) {
-  return static_cast<T*>(t.data);
-}
-
 template <typename T, typename S>
 Backward<T, S> view_of(const MlstmBackwardArgs& args) {
   Backward<T, S> a{};
-  MlstmView<T, S>& x = a.x;
-  x.d = {args.q_TNK.dims[0], args.q_TNK.dims[1], args.q_TNK.dims[2],
-         args.v_TNU.dims[2], args.chunk,         mlstm_chunks(args.q_TNK.dims[0], args.chunk)};
-  x.q = as<T>(args.q_TNK);
-  x.k = as<T>(args.k_TNK);
-  x.v = as<T>(args.v_TNU);
-  x.q_stride = args.q_TNK.row_stride;
-  x.k_stride = args.k_TNK.row_stride;
-  x.v_stride = args.v_TNU.row_stride;
-  x.i = as<float>(args.i_TN);
-  x.f = as<float>(args.f_TN);
-  x.reset = as<uint8_t>(args.reset_T);
-  x.states = {as<S>(args.states_CNKU1)};
-  x.m_state = as<float>(args.m_state_CN);
-  x.m = as<float>(args.m_TN);
-  x.den = as<float>(args.den_TN);
-  x.scratch = as<float>(args.scratch);
-  x.scale = 1.0F / std::sqrt(static_cast<float>(x.d.qk));
-  const spec::MlstmShape shape{x.d.tokens, x.d.heads, x.d.qk, x.d.v, x.d.chunk};
+  a.x = mlstm_view<T, S>(args);
+  const MlstmDims& d = a.x.d;
+  const spec::MlstmShape shape{d.tokens, d.heads, d.qk, d.v, d.chunk};
   a.layout = spec::mlstm_backward_scratch_layout(shape);
-  a.h = as<T>(args.h_TNU);
-  a.dh = as<T>(args.dh_TNU);
-  a.dq = as<T>(args.dq_TNK);
-  a.dk = as<T>(args.dk_TNK);
-  a.dv = as<T>(args.dv_TNU);
-  a.di = as<float>(args.di_TN);
-  a.df = as<float>(args.df_TN);
+  a.h = mlstm_data<T>(args.h_TNU);
+  a.dh = mlstm_data<T>(args.dh_TNU);
+  a.dq = mlstm_data<T>(args.dq_TNK);
+  a.dk = mlstm_data<T>(args.dk_TNK);
+  a.dv = mlstm_data<T>(args.dv_TNU);
+  a.di = mlstm_data<float>(args.di_TN);
+  a.df = mlstm_data<float>(args.df_TN);
   a.h_stride = args.h_TNU.row_stride;
   a.dh_stride = args.dh_TNU.row_stride;
   a.dq_stride = args.dq_TNK.row_stride;
@@ -352,11 +324,9 @@ Status backward(CUstream_st* stream, const MlstmBackwardArgs& args) {
   constexpr const char* kOp = "mlstm_backward";
   const auto heads = static_cast<unsigned>(d.heads);
   SWAX_TRY(launch(kOp, {heads, kThreads, 0, stream}, gates_kernel<T, S>, a));
-  const int64_t elements = d.heads * d.qk * (d.v + 1);
-  const auto blocks = static_cast<unsigned>((elements + kThreads - 1) / kThreads);
-  SWAX_TRY(launch(kOp, {blocks, kThreads, 0, stream}, dstates_kernel<T, S>, a));
-  const auto workers = static_cast<unsigned>(std::min(spec::kMlstmWorkersMax, d.chunks * d.heads));
-  return launch(kOp, {workers, kThreads, 0, stream}, inputs_kernel<T, S>, a);
+  SWAX_TRY(
+      launch(kOp, {mlstm_state_blocks(d, kThreads), kThreads, 0, stream}, dstates_kernel<T, S>, a));
+  return launch(kOp, {mlstm_workers(d), kThreads, 0, stream}, inputs_kernel<T, S>, a);
 }
 
 }  // namespace

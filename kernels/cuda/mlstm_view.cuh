@@ -3,6 +3,9 @@
 // and never cross a chunk or a border. Internal to kernels/cuda.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
+
 #include "kernels/cuda/kernel_launch.cuh"
 #include "kernels/spec/mlstm.h"
 #include "kernels/spec/mlstm_scratch.h"
@@ -87,9 +90,64 @@ struct MlstmView {
   }
 };
 
+template <typename T>
+T* mlstm_data(const Tensor& t) {
+  return static_cast<T*>(t.data);
+}
+
+// What MlstmArgs and MlstmBackwardArgs have in common.
+template <typename T, typename S, typename Args>
+MlstmView<T, S> mlstm_view(const Args& a) {
+  MlstmView<T, S> x{};
+  x.d = {a.q_TNK.dims[0], a.q_TNK.dims[1], a.q_TNK.dims[2],
+         a.v_TNU.dims[2], a.chunk,         mlstm_chunks(a.q_TNK.dims[0], a.chunk)};
+  x.q = mlstm_data<T>(a.q_TNK);
+  x.k = mlstm_data<T>(a.k_TNK);
+  x.v = mlstm_data<T>(a.v_TNU);
+  x.q_stride = a.q_TNK.row_stride;
+  x.k_stride = a.k_TNK.row_stride;
+  x.v_stride = a.v_TNU.row_stride;
+  x.i = mlstm_data<float>(a.i_TN);
+  x.f = mlstm_data<float>(a.f_TN);
+  x.reset = mlstm_data<uint8_t>(a.reset_T);
+  x.states = {mlstm_data<S>(a.states_CNKU1)};
+  x.m_state = mlstm_data<float>(a.m_state_CN);
+  x.m = mlstm_data<float>(a.m_TN);
+  x.den = mlstm_data<float>(a.den_TN);
+  x.scratch = mlstm_data<float>(a.scratch);
+  x.scale = 1.0F / std::sqrt(static_cast<float>(x.d.qk));
+  return x;
+}
+
+// Blocks of the kernels with a scratch part for each, and of those with a thread for each element
+// of a state.
+inline unsigned mlstm_workers(const MlstmDims& d) {
+  return static_cast<unsigned>(std::min(spec::kMlstmWorkersMax, d.chunks * d.heads));
+}
+inline unsigned mlstm_state_blocks(const MlstmDims& d, int64_t threads) {
+  return static_cast<unsigned>((d.heads * d.qk * (d.v + 1) + threads - 1) / threads);
+}
+
 __device__ inline float log_sigmoid(float x) {
   // min(x, 0) by select: NaN stays NaN.
   return (x > 0.0F ? 0.0F : x) - log1pf(expf(-fabsf(x)));
+}
+
+// What a row is divided by.
+struct MlstmNormaliser {
+  bool floored;   // |den| lies below e^{-m}: the row does not depend on den
+  float inverse;  // 1 / (max(|den|, e^{-m}) + eps)
+
+  // Gradient of den; along: dh . h of the row. NaN stays NaN.
+  __device__ float gradient(float den, float along) const {
+    const float slope = along * inverse;
+    return floored ? 0.0F : (den > 0.0F ? -slope : slope);
+  }
+};
+__device__ inline MlstmNormaliser mlstm_normaliser(float den, float m) {
+  const float floor = expf(-m);
+  const bool floored = fabsf(den) <= floor;  // false for NaN: it stays NaN
+  return {floored, 1.0F / ((floored ? floor : fabsf(den)) + kMlstmEps)};
 }
 
 template <typename A, typename B>

@@ -1,6 +1,7 @@
-// Forward of the tuned form. A block owns 128 queries of one head: one warp copies key and value
-// tiles of 128 through two stages, two warpgroups own 64 queries each. The product of scores of the
-// next tile runs while P V of this one does; softmax of one warpgroup hides behind the other.
+// Forward of the tuned form. A piece of work is 128 queries of one head: a thread copies its key
+// and value tiles of 128 through a ring, two warpgroups own 64 queries each. Scores of the next
+// tile are formed beside P V of this one; the warpgroups take turns, so that the softmax of one
+// hides behind the products of the other.
 #include <algorithm>
 #include <cstddef>
 
@@ -11,7 +12,7 @@
 namespace swax::cuda {
 namespace {
 
-constexpr int kStages = 2;
+constexpr int kStages = 5;
 
 struct Params {
   TensorMap q;
@@ -27,38 +28,28 @@ struct Params {
 };
 
 struct Shared {
-  unsigned char q[kSwaTileBytes];
-  unsigned char k[kStages][kSwaTileBytes];
-  unsigned char v[kStages][kSwaTileBytes];
-  uint64_t q_full;
-  uint64_t k_full[kStages];
-  uint64_t k_empty[kStages];
-  uint64_t v_full[kStages];
-  uint64_t v_empty[kStages];
+  unsigned char q[2][kTileBytes];
+  TileRing<kStages> ring;
+  OwnTiles own;
 };
-constexpr size_t kSharedBytes = sizeof(Shared) + 1024;  // room to align
+static_assert(sizeof(Shared) <= kSharedMax);
 
-struct Tiles {
-  int head;
-  int query;     // first of the block
-  int key_tile;  // first
-  int key_tiles;
-};
-
-__device__ void produce(const Params& p, Shared& s, const Tiles& tiles) {
-  const int kv_head = tiles.head / p.group;
-  barrier_expect(&s.q_full, kSwaTileBytes);
-  swa_load(s.q, p.q, tiles.head, tiles.query, kSwaTile, &s.q_full);
-  for (int i = 0; i < tiles.key_tiles; ++i) {
-    const int stage = i % kStages;
-    const uint32_t parity = static_cast<uint32_t>(i / kStages + 1) % 2;
-    const int key = (tiles.key_tile + i) * kSwaTile;
-    if (i >= kStages) barrier_wait(&s.k_empty[stage], parity);
-    barrier_expect(&s.k_full[stage], kSwaTileBytes);
-    swa_load(s.k[stage], p.k, kv_head, key, kSwaTile, &s.k_full[stage]);
-    if (i >= kStages) barrier_wait(&s.v_empty[stage], parity);
-    barrier_expect(&s.v_full[stage], kSwaTileBytes);
-    swa_load(s.v[stage], p.v, kv_head, key, kSwaTile, &s.v_full[stage]);
+// Order of the tiles: keys 0, keys 1, values 0, keys 2, values 1, ...
+__device__ void produce(const Params& p, Shared& s) {
+  RingWriter<kStages> ring{s.ring};
+  const int pieces = SwaQueries::pieces(p.band, p.heads);
+  int n = 0;
+  for (int piece = static_cast<int>(blockIdx.x); piece < pieces; piece += gridDim.x) {
+    const SwaQueries x = SwaQueries::of(p.band, p.heads, piece);
+    const int kv_head = x.head / p.group;
+    uint64_t* full = s.own.expect(n, kTileBytes);
+    load_tile(s.q[n % 2], p.q, 0, x.head, x.query, kTileRows, full);
+    for (int i = 0; i < x.key_tiles; ++i) {
+      ring.put(p.k, 0, kv_head, x.key(i));
+      if (i > 0) ring.put(p.v, 0, kv_head, x.key(i - 1));
+    }
+    ring.put(p.v, 0, kv_head, x.key(x.key_tiles - 1));
+    ++n;
   }
 }
 
@@ -108,11 +99,7 @@ __device__ __forceinline__ void softmax(float (&s)[64], Rows& rows, int key, boo
   }
 }
 
-__device__ __forceinline__ void release(uint64_t* empty) {
-  if (threadIdx.x % 32 == 0) barrier_arrive(empty);
-}
-
-__device__ __forceinline__ void finish(const Params& p, const Tiles& tiles, int query, Rows& rows,
+__device__ __forceinline__ void finish(const Params& p, int head, int query, Rows& rows,
                                        const float (&o)[64]) {
   float inverse[2];
 #pragma unroll
@@ -123,19 +110,20 @@ __device__ __forceinline__ void finish(const Params& p, const Tiles& tiles, int 
     inverse[half] = 1.0F / sum;
     const int64_t t = query + half * 8;
     if (t < p.band.tokens && threadIdx.x % 4 == 0) {
-      p.lse[t * p.heads + tiles.head] = fmaf(rows.top[half], p.scale, logf(sum));
+      p.lse[t * p.heads + head] = fmaf(rows.top[half], p.scale, logf(sum));
     }
   }
-  swa_store(o, p.o + tiles.head * kSwaSize, p.o_stride, query, p.band.tokens, inverse[0],
-            inverse[1]);
+  store_rows(o, p.o + head * kSwaSize, p.o_stride, query, p.band.tokens, inverse[0], inverse[1]);
 }
 
-__device__ void consume(const Params& p, Shared& s, const Tiles& tiles) {
+// One piece. q: its queries.
+__device__ __forceinline__ void attend(const Params& p, const SwaQueries& x, uint32_t q,
+                                       const SwaTurns& turns, RingReader<kStages>& ring) {
   const uint32_t part = (threadIdx.x / 128 - 1) * 64;  // this warpgroup's rows of the tile
-  const int begin = tiles.query + static_cast<int>(part);
-  const int end = begin + 63;  // last query of the warpgroup
+  const int begin = x.query + static_cast<int>(part);
   const int query = begin + lane_row();
-  const int full_from = p.band.first(end);
+  const int full_from = p.band.first(begin + 63);
+  const auto is_full = [&](int key) { return key >= full_from && key + kTileRows - 1 <= begin; };
   const float scale = p.scale * kLog2E;
   Rows rows;
 #pragma unroll
@@ -143,91 +131,105 @@ __device__ void consume(const Params& p, Shared& s, const Tiles& tiles) {
     rows.low[half] = p.band.first(query + half * 8);
     rows.last[half] = query + half * 8;
   }
-  float scores[64];
   float o[64];
   float keep[2];
   uint32_t weights[8][4];
 #pragma unroll
   for (int e = 0; e < 64; ++e) o[e] = 0.0F;
-  const uint32_t q = shared_address(s.q);
-  barrier_wait(&s.q_full, 0);
-  for (int i = 0; i <= tiles.key_tiles; ++i) {
-    const int stage = i % kStages;
-    const int key = (tiles.key_tile + i) * kSwaTile;
-    const bool more = i < tiles.key_tiles;
+  {
+    float scores[64];
+    const uint32_t keys = ring.take();
+    turns.wait();
     mma_fence();
-    if (more) {
-      barrier_wait(&s.k_full[stage], static_cast<uint32_t>(i / kStages) % 2);
-      swa_rows_by_rows(scores, q, kSwaTile, part, shared_address(s.k[stage]), kSwaTile);
-    }
+    rows_by_rows(scores, q, kTileRows, part, keys, kTileRows);
     mma_commit();
-    if (i > 0) {
-      const int before = (i - 1) % kStages;
-      barrier_wait(&s.v_full[before], static_cast<uint32_t>((i - 1) / kStages) % 2);
-      swa_add_rows(o, weights, shared_address(s.v[before]));
-    }
+    turns.pass();
+    mma_wait<0>();
+    mma_hold(scores);
+    ring.give();
+    softmax(scores, rows, x.key(0), is_full(x.key(0)), scale, keep);
+#pragma unroll
+    for (int k = 0; k < 8; ++k) as_a(scores, k, weights[k]);
+  }
+#pragma unroll 1
+  for (int i = 1; i < x.key_tiles; ++i) {
+    float scores[64];  // new ones: the products of two steps share no register
+    const uint32_t keys = ring.take();
+    const uint32_t values = ring.take();
+    turns.wait();
+    mma_fence();
+    rows_by_rows(scores, q, kTileRows, part, keys, kTileRows);
     mma_commit();
+    add_rows(o, weights, values);
+    mma_commit();
+    turns.pass();
     mma_wait<1>();
     mma_hold(scores);
-    if (more) {
-      release(&s.k_empty[stage]);
-      softmax(scores, rows, key, key >= full_from && key + kSwaTile - 1 <= begin, scale, keep);
-    }
+    ring.give();
+    softmax(scores, rows, x.key(i), is_full(x.key(i)), scale, keep);
     mma_wait<0>();
     mma_hold(o);
-    if (i > 0) release(&s.v_empty[(i - 1) % kStages]);
-    if (!more) break;
+    ring.give();
 #pragma unroll
     for (int e = 0; e < 64; ++e) o[e] *= keep[e % 4 / 2];
 #pragma unroll
     for (int k = 0; k < 8; ++k) as_a(scores, k, weights[k]);
   }
-  finish(p, tiles, query, rows, o);
+  const uint32_t values = ring.take();
+  mma_fence();
+  add_rows(o, weights, values);
+  mma_commit();
+  mma_wait<0>();
+  mma_hold(o);
+  ring.give();
+  finish(p, x.head, query, rows, o);
 }
 
-__global__ void __launch_bounds__(kSwaThreads, 1) forward_kernel(const __grid_constant__ Params p) {
-  extern __shared__ unsigned char shared[];
-  Shared& s = *reinterpret_cast<Shared*>(shared + (1024 - shared_address(shared) % 1024) % 1024);
-  // The last tiles see the most keys when the window is wide: they start first.
-  const int tile = static_cast<int>(gridDim.x - 1 - blockIdx.x);
-  Tiles tiles{};
-  tiles.head = static_cast<int>(blockIdx.y);
-  tiles.query = tile * kSwaTile;
-  tiles.key_tile = p.band.first(tiles.query) / kSwaTile;
-  tiles.key_tiles = tile + 1 - tiles.key_tile;
+__device__ void consume(const Params& p, Shared& s) {
+  RingReader<kStages> ring{s.ring};
+  const SwaTurns turns = SwaTurns::begin();
+  const int pieces = SwaQueries::pieces(p.band, p.heads);
+  int n = 0;
+  for (int piece = static_cast<int>(blockIdx.x); piece < pieces; piece += gridDim.x) {
+    s.own.wait(n);
+    attend(p, SwaQueries::of(p.band, p.heads, piece), shared_address(s.q[n % 2]), turns, ring);
+    s.own.done(n);
+    ++n;
+  }
+  turns.end();
+}
+
+__global__ void __launch_bounds__(kRoleThreads, 1)
+    forward_kernel(const __grid_constant__ Params p) {
+  Shared& s = shared_block<Shared>();
   if (threadIdx.x == 0) {
-    barrier_init(&s.q_full, 1);
-    for (int stage = 0; stage < kStages; ++stage) {
-      barrier_init(&s.k_full[stage], 1);
-      barrier_init(&s.v_full[stage], 1);
-      barrier_init(&s.k_empty[stage], 8);  // warps that compute
-      barrier_init(&s.v_empty[stage], 8);
-    }
+    s.ring.init();
+    s.own.init();
     barrier_init_fence();
   }
   __syncthreads();
   if (threadIdx.x < 128) {
     registers_shrink<24>();
-    if (threadIdx.x == 0) produce(p, s, tiles);
+    if (threadIdx.x == 0) produce(p, s);
   } else {
     registers_grow<240>();
-    consume(p, s, tiles);
+    consume(p, s);
   }
 }
 
 }  // namespace
 
 bool swa_tuned_takes(const SwaArgs& a) {
-  constexpr int64_t kTokensMax = 1 << 30;  // positions are int
+  constexpr int64_t kTokensMax = 1 << 30;  // positions and pieces are int
   return a.q_THE.dims[2] == kSwaSize && a.q_THE.dims[0] <= kTokensMax && has_tile_map(a.q_THE) &&
          has_tile_map(a.k_TGE) && has_tile_map(a.v_TGE) && has_tile_map(a.o_THE);
 }
 
 Status launch_swa_tuned(CUstream_st* stream, const SwaArgs& a) {
   Params p{};
-  SWAX_TRY(tile_map("swa", a.q_THE, kSwaTile, &p.q));
-  SWAX_TRY(tile_map("swa", a.k_TGE, kSwaTile, &p.k));
-  SWAX_TRY(tile_map("swa", a.v_TGE, kSwaTile, &p.v));
+  SWAX_TRY(tile_map("swa", a.q_THE, kTileRows, &p.q));
+  SWAX_TRY(tile_map("swa", a.k_TGE, kTileRows, &p.k));
+  SWAX_TRY(tile_map("swa", a.v_TGE, kTileRows, &p.v));
   p.band = {static_cast<const int32_t*>(a.doc_start_T.data), static_cast<int>(a.q_THE.dims[0]),
             static_cast<int>(std::min(a.window, a.q_THE.dims[0]))};
   p.o = static_cast<__nv_bfloat16*>(a.o_THE.data);
@@ -236,8 +238,7 @@ Status launch_swa_tuned(CUstream_st* stream, const SwaArgs& a) {
   p.heads = static_cast<int>(a.q_THE.dims[1]);
   p.group = static_cast<int>(a.q_THE.dims[1] / a.k_TGE.dims[1]);
   p.scale = a.scale;
-  const auto tiles = static_cast<unsigned>((a.q_THE.dims[0] + kSwaTile - 1) / kSwaTile);
-  const Launch l{dim3(tiles, static_cast<unsigned>(p.heads)), kSwaThreads, kSharedBytes, stream};
+  const Launch l{swa_blocks(p.band.tokens, p.heads), kRoleThreads, sizeof(Shared), stream};
   return launch("swa", l, forward_kernel, p);
 }
 

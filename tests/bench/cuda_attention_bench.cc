@@ -1,6 +1,7 @@
 // Times sliding-window attention and the mLSTM cell on a device: median of CUDA-event times, FLOPs
 // as counted by the specs (backward of the attention: its 5 products, whatever a form repeats).
-//   cuda_attention_bench [simple]    `simple` adds the simple forms, slower by far
+//   cuda_attention_bench [simple | once]    `simple` adds the simple forms, slower by far; `once`
+//                                           runs each tuned form a single time, for a profiler
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -84,11 +85,14 @@ void release(std::initializer_list<Tensor> all) {
   for (const Tensor& t : all) must(cudaFree(t.data));
 }
 
+bool once = false;
+
 double median_ms(int repeats, const std::function<void()>& enqueue) {
   cudaEvent_t begin = nullptr, end = nullptr;
   must(cudaEventCreate(&begin));
   must(cudaEventCreate(&end));
-  for (int i = 0; i < 2; ++i) enqueue();
+  for (int i = 0; i < 2 && !once; ++i) enqueue();
+  if (once) repeats = 1;
   std::vector<float> times;
   for (int i = 0; i < repeats; ++i) {
     must(cudaEventRecord(begin));
@@ -207,5 +211,6 @@ int main_with(bool simple) {
 }  // namespace swax
 
 int main(int argc, char** argv) {
+  swax::once = argc > 1 && std::strcmp(argv[1], "once") == 0;
   return swax::main_with(argc > 1 && std::strcmp(argv[1], "simple") == 0);
 }

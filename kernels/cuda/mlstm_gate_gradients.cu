@@ -1,0 +1,103 @@
+// Gradients of the gates of the tuned mLSTM form, from the parts that the other kernels leave: sums
+// over pairs inside a chunk, products of q dq and k dk through the states, <C', dC'>.
+#include "kernels/cuda/kernel_launch.cuh"
+#include "kernels/cuda/mlstm_chunk.cuh"
+#include "kernels/cuda/mlstm_tuned.h"
+
+namespace swax::cuda {
+namespace {
+
+constexpr int kThreads = kMlstmChunk;
+
+// Sum over the block in a fixed tree; thread 0 gets it.
+__device__ float block_sum(float value) {
+  __shared__ float partial[kThreads / 32];
+  value = warp_sum(value);
+  if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = value;
+  __syncthreads();
+  float sum = 0.0F;
+  for (int w = 0; w < kThreads / 32; ++w) sum += partial[w];
+  return sum;
+}
+
+__global__ void carried_kernel(MlstmTuned x) {
+  const int64_t piece = static_cast<int64_t>(blockIdx.x) * x.heads + blockIdx.y;
+  constexpr int64_t kState = static_cast<int64_t>(kMlstmQk) * kMlstmV;
+  const __nv_bfloat16* before = x.states + piece * kState;
+  const __nv_bfloat16* after = x.dstates + piece * kState;
+  float sum = x.n[piece * kMlstmQk + threadIdx.x] * x.dn[piece * kMlstmQk + threadIdx.x];
+#pragma unroll 4
+  for (int64_t at = threadIdx.x * 8; at < kState; at += kThreads * 8) {
+    const Bf16x8 a = load8(before + at);
+    const Bf16x8 b = load8(after + at);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sum = fmaf(a.get(i), b.get(i), sum);
+  }
+  sum = block_sum(sum);
+  const int64_t chunk = static_cast<int64_t>(blockIdx.y) * x.chunks + blockIdx.x;
+  if (threadIdx.x == 0) x.carried[chunk] = sum * x.carry_weight[chunk];
+}
+
+// k dk inside the chunk, of the token `local` of chunk c: its parts in order. Queries of the first
+// half see keys of the first half alone.
+__device__ double key_pairs(const MlstmTuned& x, int64_t head, int c, int local) {
+  constexpr int kHalf = kMlstmPairParts / 2;
+  const int begin = local < kMlstmChunk / 2 ? 0 : kHalf;
+  const int end = c * kMlstmChunk + kMlstmChunk / 2 < x.tokens ? kMlstmPairParts : kHalf;
+  double sum = 0.0;
+  for (int part = begin; part < end; ++part) {
+    sum += x.key_pairs[(part * x.heads + head) * x.tokens + c * kMlstmChunk + local];
+  }
+  return sum;
+}
+
+// df of a token: pairs around it, reads of the past behind it, writes before it, the carry. Pairs
+// that do not span the token cancel in the running sum of q dq - k dk: f64 of the same f32 values.
+__global__ void gate_gradients_kernel(MlstmTuned x) {
+  __shared__ double sums[kThreads];
+  __shared__ double pairs_of[kThreads];
+  const int c = static_cast<int>(blockIdx.x);
+  const int64_t head = blockIdx.y;
+  const int r = static_cast<int>(threadIdx.x);
+  const int t = c * kMlstmChunk + r;
+  const bool real = t < x.tokens;
+  const int64_t at = head * x.tokens + t;
+  const double own = real ? key_pairs(x, head, c, r) : 0.0;
+  pairs_of[r] = own;
+  const double write = real ? x.key_past[at] : 0.0F;
+  const double writes = mlstm_scan(write, 0, sums, MlstmAdd{}) - write;
+  // Scans from the end: a thread takes the token mirrored.
+  const int local = kMlstmChunk - 1 - r;
+  const int64_t mirror = head * x.tokens + c * kMlstmChunk + local;
+  const bool there = c * kMlstmChunk + local < x.tokens;
+  const double behind =
+      there ? x.query_pairs[mirror] - pairs_of[local] + x.query_past[mirror] : 0.0;
+  const double reads = mlstm_scan(behind, 0, sums, MlstmAdd{});
+  pairs_of[local] = reads;
+  __syncthreads();
+  if (!real) return;
+  const int64_t index = t * int64_t{x.heads} + head;
+  const bool border = x.reset != nullptr && x.reset[t] != 0;
+  const double carried = x.carried[head * x.chunks + c];
+  const float through = 1.0F / (1.0F + expf(x.f[index]));
+  const auto along = static_cast<float>(pairs_of[r] + writes + carried);
+  x.df[index] = border ? 0.0F : along * through;
+  x.di[index] = static_cast<float>(own + write);
+}
+
+Launch per_chunk(const MlstmTuned& x, CUstream_st* stream) {
+  return {dim3(static_cast<unsigned>(x.chunks), static_cast<unsigned>(x.heads)), kThreads, 0,
+          stream};
+}
+
+}  // namespace
+
+Status launch_mlstm_carried(CUstream_st* stream, const MlstmTuned& x) {
+  return launch("mlstm_backward", per_chunk(x, stream), carried_kernel, x);
+}
+
+Status launch_mlstm_gate_gradients(CUstream_st* stream, const MlstmTuned& x) {
+  return launch("mlstm_backward", per_chunk(x, stream), gate_gradients_kernel, x);
+}
+
+}  // namespace swax::cuda

@@ -1,0 +1,189 @@
+// dq, and delta = do . o. Two warpgroups own 64 of the 128 queries of a piece each.
+#include <algorithm>
+
+#include "kernels/cuda/swa_backward.cuh"
+
+namespace swax::cuda {
+namespace {
+
+using Params = SwaBackwardParams;
+
+constexpr int kStages = 3;
+
+struct Shared {
+  unsigned char q[2][kTileBytes];
+  unsigned char d_o[2][kTileBytes];
+  TileRing<kStages> ring;
+  OwnTiles own;
+};
+static_assert(sizeof(Shared) <= kSharedMax);
+
+// Order of the tiles: values 0, keys 0, values 1, keys 1, ...: values are done with first.
+__device__ void produce(const Params& p, Shared& s) {
+  RingWriter<kStages> ring{s.ring};
+  const int pieces = SwaQueries::pieces(p.band, p.heads);
+  int n = 0;
+  for (int piece = static_cast<int>(blockIdx.x); piece < pieces; piece += gridDim.x) {
+    const SwaQueries x = SwaQueries::of(p.band, p.heads, piece);
+    uint64_t* full = s.own.expect(n, 2 * kTileBytes);
+    load_tile(s.q[n % 2], p.q, 0, x.head, x.query, kTileRows, full);
+    load_tile(s.d_o[n % 2], p.d_o, 0, x.head, x.query, kTileRows, full);
+    for (int i = 0; i < x.key_tiles; ++i) {
+      ring.put(p.v, 0, x.head / p.group, x.key(i));
+      ring.put(p.k, 0, x.head / p.group, x.key(i));
+    }
+    ++n;
+  }
+}
+
+// do . o of one row: the quad of a row shares it, every lane gets the sum.
+__device__ __forceinline__ float row_delta(const Params& p, int t, int head) {
+  const int64_t column = static_cast<int64_t>(head) * kSwaSize + threadIdx.x % 4 * 8;
+  const __nv_bfloat16* o = p.o + t * p.o_stride + column;
+  const __nv_bfloat16* d_o = p.d_o_rows + t * p.do_stride + column;
+  float sum = 0.0F;
+#pragma unroll
+  for (int part = 0; part < kSwaSize; part += 32) {
+    const uint4 a = *reinterpret_cast<const uint4*>(o + part);
+    const uint4 b = *reinterpret_cast<const uint4*>(d_o + part);
+    const uint32_t x[4] = {a.x, a.y, a.z, a.w};
+    const uint32_t y[4] = {b.x, b.y, b.z, b.w};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      sum = fmaf(__uint_as_float(x[i] << 16), __uint_as_float(y[i] << 16), sum);
+      sum = fmaf(__uint_as_float(x[i] & 0xffff0000U), __uint_as_float(y[i] & 0xffff0000U), sum);
+    }
+  }
+  sum += __shfl_xor_sync(0xffffffffU, sum, 1);
+  return sum + __shfl_xor_sync(0xffffffffU, sum, 2);
+}
+
+// Statistics of the two queries of a thread.
+struct Rows {
+  int low[2];
+  int last[2];
+  float lse[2];  // times log2(e)
+  float delta[2];
+};
+
+__device__ __forceinline__ Rows rows_of(const Params& p, int head, int query) {
+  Rows rows;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    const int t = query + half * 8;
+    const int64_t index = static_cast<int64_t>(t) * p.heads + head;
+    rows.low[half] = p.band.first(t);
+    rows.last[half] = t;
+    rows.lse[half] = t < p.band.tokens ? p.lse[index] * kLog2E : 0.0F;
+    rows.delta[half] = row_delta(p, min(t, p.band.tokens - 1), head);
+    if (t < p.band.tokens && threadIdx.x % 4 == 0) p.delta[index] = rows.delta[half];
+  }
+  return rows;
+}
+
+// Scores become P, 0 where the key is not seen.
+__device__ __forceinline__ void weigh(float (&s)[64], const Rows& rows, int key, bool full,
+                                      float scale) {
+#pragma unroll
+  for (int e = 0; e < 64; ++e) {
+    const int half = e % 4 / 2;
+    if (!full) {
+      const int j = key + e / 4 * 8 + lane_column() + e % 2;
+      s[e] = j >= rows.low[half] && j <= rows.last[half] ? s[e] : -INFINITY;
+    }
+    s[e] = exp2_fast(fmaf(s[e], scale, -rows.lse[half]));
+  }
+}
+// P becomes P (dP - delta). A query that sees itself alone has P = 1: its score has no gradient.
+__device__ __forceinline__ void differentiate(float (&s)[64], const float (&dp)[64],
+                                              const Rows& rows, bool full) {
+#pragma unroll
+  for (int e = 0; e < 64; ++e) {
+    const int half = e % 4 / 2;
+    s[e] *= dp[e] - rows.delta[half];
+    if (!full && rows.low[half] == rows.last[half]) s[e] *= 0.0F;
+  }
+}
+
+// One piece. q, d_o: its tiles.
+__device__ __forceinline__ void attend(const Params& p, const SwaQueries& x, uint32_t q,
+                                       uint32_t d_o, RingReader<kStages>& ring) {
+  const uint32_t part = (threadIdx.x / 128 - 1) * 64;
+  const int begin = x.query + static_cast<int>(part);
+  const int query = begin + lane_row();
+  const int full_from = p.band.first(begin + 63);
+  const float scale = p.scale * kLog2E;
+  const Rows rows = rows_of(p, x.head, query);
+  float dq[64];
+#pragma unroll
+  for (int e = 0; e < 64; ++e) dq[e] = 0.0F;
+#pragma unroll 1
+  for (int i = 0; i < x.key_tiles; ++i) {
+    const int key = x.key(i);
+    const bool full = key >= full_from && key + kTileRows - 1 <= begin;
+    float scores[64];
+    float dp[64];
+    uint32_t ds[8][4];
+    const uint32_t values = ring.take();
+    const uint32_t keys = ring.take();
+    rows_by_rows(scores, q, kTileRows, part, keys, kTileRows);
+    mma_commit();
+    rows_by_rows(dp, d_o, kTileRows, part, values, kTileRows);
+    mma_commit();
+    mma_wait<1>();
+    mma_hold(scores);
+    weigh(scores, rows, key, full, scale);
+    mma_wait<0>();
+    mma_hold(dp);
+    ring.give();
+    differentiate(scores, dp, rows, full);
+#pragma unroll
+    for (int k = 0; k < 8; ++k) as_a(scores, k, ds[k]);
+    mma_fence();
+    add_rows(dq, ds, keys);
+    mma_commit();
+    mma_wait<0>();
+    mma_hold(dq);
+    ring.give();
+  }
+  store_rows(dq, p.dq + x.head * kSwaSize, p.dq_stride, query, p.band.tokens, p.scale, p.scale);
+}
+
+__device__ void consume(const Params& p, Shared& s) {
+  RingReader<kStages> ring{s.ring};
+  const int pieces = SwaQueries::pieces(p.band, p.heads);
+  int n = 0;
+  for (int piece = static_cast<int>(blockIdx.x); piece < pieces; piece += gridDim.x) {
+    s.own.wait(n);
+    attend(p, SwaQueries::of(p.band, p.heads, piece), shared_address(s.q[n % 2]),
+           shared_address(s.d_o[n % 2]), ring);
+    s.own.done(n);
+    ++n;
+  }
+}
+
+__global__ void __launch_bounds__(kRoleThreads, 1) dq_kernel(const __grid_constant__ Params p) {
+  Shared& s = shared_block<Shared>();
+  if (threadIdx.x == 0) {
+    s.ring.init();
+    s.own.init();
+    barrier_init_fence();
+  }
+  __syncthreads();
+  if (threadIdx.x < 128) {
+    registers_shrink<24>();
+    if (threadIdx.x == 0) produce(p, s);
+  } else {
+    registers_grow<240>();
+    consume(p, s);
+  }
+}
+
+}  // namespace
+
+Status launch_swa_dq(CUstream_st* stream, const SwaBackwardParams& p) {
+  const unsigned blocks = swa_blocks(p.band.tokens, p.heads);
+  return launch("swa_backward", {blocks, kRoleThreads, sizeof(Shared), stream}, dq_kernel, p);
+}
+
+}  // namespace swax::cuda
