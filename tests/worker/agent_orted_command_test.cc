@@ -17,6 +17,14 @@ TEST(OrtedCommand, TakesTheWordsBehindTheDaemon) {
                           "-mca", "orte_hnp_uri", "1.0;tcp://127.0.0.1:4711"));
 }
 
+// What Open MPI 4.1.4 writes for a user whose login shell is /bin/sh.
+TEST(OrtedCommand, TakesTheFormForPlainShells) {
+  const auto words = orted_arguments(
+      "( test ! -r ./.profile || . ./.profile;  orted -mca ess \"env\" -mca plm \"rsh\" )");
+  ASSERT_TRUE(words.ok()) << words.status().message();
+  EXPECT_THAT(*words, ElementsAre("-mca", "ess", "env", "-mca", "plm", "rsh"));
+}
+
 TEST(OrtedCommand, KeepsEmptyAndQuotedWords) {
   const auto words = orted_arguments(R"(orted '' 'a b' c\ d "e\"f")");
   ASSERT_TRUE(words.ok());
@@ -27,7 +35,8 @@ TEST(OrtedCommand, RefusesEverythingElse) {
   for (const char* command :
        {"", "sh -c reboot", "/bin/sh", "notorted -mca a b", "orted; reboot", "orted && reboot",
         "orted $(reboot)", "orted `reboot`", "orted \"$(reboot)\"", "orted > /etc/passwd",
-        "orted \"open", "orted | sh", "orted\nreboot"}) {
+        "orted \"open", "orted | sh", "orted\nreboot", "( orted ) ; ( reboot )",
+        "( orted; reboot )", "orted )", "( orted"}) {
     const auto words = orted_arguments(command);
     ASSERT_FALSE(words.ok()) << command;
     EXPECT_EQ(words.status().code(), Code::kInvalidArgument) << command;

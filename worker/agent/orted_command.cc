@@ -50,6 +50,13 @@ Result<std::vector<std::string>> words_of(std::string_view text) {
   return words;
 }
 
+// For users whose login shell is sh or ksh mpirun writes `( test ! -r ./.profile || . ./.profile;
+// orted ... )`.
+std::string_view without_subshell(std::string_view text) {
+  if (text.starts_with("( ") && text.ends_with(" )")) return text.substr(2, text.size() - 4);
+  return text;
+}
+
 // Where the word orted begins and ends, as its own word or the end of a path.
 size_t find_orted(std::string_view text) {
   constexpr std::string_view kName = "orted";
@@ -65,9 +72,10 @@ size_t find_orted(std::string_view text) {
 }  // namespace
 
 Result<std::vector<std::string>> orted_arguments(std::string_view command) {
-  const size_t at = find_orted(command);
+  const std::string_view inner = without_subshell(command);
+  const size_t at = find_orted(inner);
   if (at == std::string_view::npos) return refused("only mpirun's daemon, orted, is started");
-  return words_of(command.substr(at));
+  return words_of(inner.substr(at));
 }
 
 }  // namespace swax

@@ -11,9 +11,9 @@
 
 namespace swax {
 
-// The words behind `orted`. What mpirun writes in front of it (PATH=...; export PATH; ...) is left
-// out: the daemon runs in the environment of this node's agent. Quotes and backslashes are read as
-// a shell would. kInvalidArgument: no orted, or anything that a shell would do more with.
+// The words behind `orted`. What mpirun writes around it (PATH=...; export PATH; ..., a subshell)
+// is left out: the daemon runs in the environment of this node's agent. Quotes and backslashes are
+// read as a shell would. kInvalidArgument: no orted, or anything that a shell would do more with.
 Result<std::vector<std::string>> orted_arguments(std::string_view command);
 
 }  // namespace swax
