@@ -1,5 +1,5 @@
 // checkpoint_write_bench [--mib N] [--dir DIR] [--rounds R]
-// Writes N MiB (default 1024) through write_shard and the same bytes by O_DIRECT writes of 8 MiB
+// Writes N MiB (default 4096) through write_shard and the same bytes by O_DIRECT writes of 8 MiB
 // with one fsync, in turns, and prints both rates (medians) and the median of the ratios of the
 // rounds. Aim: at least 0.8. Both end with everything on the disk.
 #include <fcntl.h>
@@ -29,7 +29,7 @@ constexpr int64_t kPoolBytes = 128 * kMiB;  // written again and again; larger t
 constexpr int64_t kWriteBytes = 8 * kMiB;
 
 struct Request {
-  int64_t mib = 1024;
+  int64_t mib = 4096;
   std::string dir = ".";
   int64_t rounds = 5;
 };
