@@ -5,6 +5,8 @@
 set -eu
 
 # ccache is not in the list: ops/test.sh uses it where it exists and does without it elsewhere.
+# Slurm and what follows it are for tests/slurm, which start a cluster of their own; nothing else here
+# needs them, and the daemons of the machine itself stay without a configuration.
 packages="
   cmake ninja-build g++ python3 pkg-config git ca-certificates
   libopenmpi-dev openmpi-bin
@@ -18,6 +20,7 @@ packages="
   libxxhash-dev libzstd-dev zlib1g-dev zstd
   procps
   bible-kjv bible-kjv-text
+  slurmctld slurmd slurm-client munge libpmix2 nftables iproute2 shellcheck
 "
 
 fail() {
