@@ -14,46 +14,67 @@ __device__ __forceinline__ int64_t index_step() {
   return static_cast<int64_t>(gridDim.x) * blockDim.x;
 }
 
+// Blocks of the vector kernels below own kEach accesses of each of their threads and end: many
+// short blocks keep the memory busier than few that stride.
+constexpr int kEach = 4;
+__device__ __forceinline__ int64_t owned(int k) {
+  return (static_cast<int64_t>(blockIdx.x) * kEach + k) * kThreads + threadIdx.x;
+}
+unsigned owners(int64_t accesses) {
+  return static_cast<unsigned>(div_ceil(accesses, int64_t{kEach} * kThreads));
+}
+
 __global__ void fill_kernel(float* x, float value, int64_t n) {
   for (int64_t i = first_index(); i < n; i += index_step()) x[i] = value;
 }
-__global__ void fill4_kernel(float4* x, float value, int64_t n) {
+__global__ void __launch_bounds__(kThreads) fill4_kernel(float4* x, float value, int64_t n) {
   const float4 v = make_float4(value, value, value, value);
-  for (int64_t i = first_index(); i < n; i += index_step()) x[i] = v;
+#pragma unroll
+  for (int k = 0; k < kEach; ++k) {
+    if (owned(k) < n) x[owned(k)] = v;
+  }
 }
 
 __global__ void add_kernel(const float* a, const float* b, float* out, int64_t n) {
   for (int64_t i = first_index(); i < n; i += index_step()) out[i] = a[i] + b[i];
 }
-// Two independent accesses in flight per stream and thread.
-__global__ void add4_kernel(const float4* a, const float4* b, float4* out, int64_t n) {
-  const auto sum = [](float4 x, float4 y) {
-    return make_float4(x.x + y.x, x.y + y.y, x.z + y.z, x.w + y.w);
-  };
-  const int64_t step = index_step();
-  int64_t i = first_index();
-  for (; i + step < n; i += 2 * step) {
-    const float4 a0 = a[i];
-    const float4 a1 = a[i + step];
-    const float4 b0 = b[i];
-    const float4 b1 = b[i + step];
-    out[i] = sum(a0, b0);
-    out[i + step] = sum(a1, b1);
+__global__ void __launch_bounds__(kThreads, 4)
+    add4_kernel(const float4* a, const float4* b, float4* out, int64_t n) {
+  float4 x[kEach];
+  float4 y[kEach];
+#pragma unroll
+  for (int k = 0; k < kEach; ++k) {
+    if (owned(k) >= n) continue;
+    x[k] = a[owned(k)];
+    y[k] = b[owned(k)];
   }
-  if (i < n) out[i] = sum(a[i], b[i]);
+#pragma unroll
+  for (int k = 0; k < kEach; ++k) {
+    if (owned(k) >= n) continue;
+    out[owned(k)] = make_float4(x[k].x + y[k].x, x[k].y + y[k].y, x[k].z + y[k].z, x[k].w + y[k].w);
+  }
 }
 
 // Vectors of eight; the last n % 8 elements one by one.
 template <bool kAligned, typename To, typename From>
-__global__ void cast_kernel(const From* from, To* to, int64_t n) {
-  for (int64_t i = first_index() * kVec; i < n; i += index_step() * kVec) {
-    float x[kVec];
+__global__ void __launch_bounds__(kThreads, 4) cast_kernel(const From* from, To* to, int64_t n) {
+  float x[kEach][kVec];
+#pragma unroll
+  for (int k = 0; k < kEach; ++k) {
+    const int64_t i = owned(k) * kVec;
     if (kAligned && i + kVec <= n) {
-      load8<true>(from, i, n, x);
-      store8<true>(to, i, n, x);
+      load8<true>(from, i, n, x[k]);
     } else {
-      load8<false>(from, i, n, x);
-      store8<false>(to, i, n, x);
+      load8<false>(from, i, n, x[k]);
+    }
+  }
+#pragma unroll
+  for (int k = 0; k < kEach; ++k) {
+    const int64_t i = owned(k) * kVec;
+    if (kAligned && i + kVec <= n) {
+      store8<true>(to, i, n, x[k]);
+    } else {
+      store8<false>(to, i, n, x[k]);
     }
   }
 }
@@ -76,17 +97,37 @@ __device__ __forceinline__ uint64_t lanes_sum_u64(uint64_t x) {
   return x;
 }
 
-// Integer sums modulo 2^64: atomics in any order give the same bits.
-__global__ void digest_kernel(const uint32_t* x, int64_t n, uint64_t name_hash,
-                              uint64_t first_element, unsigned long long* sums) {
+constexpr uint64_t kSalt0 = 0x9e3779b97f4a7c15ULL;
+constexpr uint64_t kSalt1 = 0xd1b54a32d192ed03ULL;
+
+// Integer sums modulo 2^64: atomics in any order give the same bits. About 55 integer operations
+// an element outside the multiplier: they, not the reads, set the time.
+// kElements 4: 16-byte reads, the last n % 4 elements by the first threads.
+template <int kElements>
+__global__ void __launch_bounds__(kThreads, 4)
+    digest_kernel(const uint32_t* x, int64_t n, uint64_t name_hash, uint64_t first_element,
+                  unsigned long long* sums) {
   uint64_t sum0 = 0;
   uint64_t sum1 = 0;
-  for (int64_t i = first_index(); i < n; i += index_step()) {
-    const uint32_t bits = x[i];
+  const auto add = [&](int64_t i, uint32_t bits) {
     const uint64_t element = first_element + static_cast<uint64_t>(i);
-    sum0 += digest_mix(0x9e3779b97f4a7c15ULL, name_hash, element, bits);
-    sum1 += digest_mix(0xd1b54a32d192ed03ULL, name_hash, element, bits);
+    sum0 += digest_mix(kSalt0, name_hash, element, bits);
+    sum1 += digest_mix(kSalt1, name_hash, element, bits);
+  };
+  const int64_t groups = n / kElements;
+  for (int64_t g = first_index(); g < groups; g += index_step()) {
+    if constexpr (kElements == 4) {
+      const uint4 v = __ldg(reinterpret_cast<const uint4*>(x) + g);
+      add(4 * g, v.x);
+      add(4 * g + 1, v.y);
+      add(4 * g + 2, v.z);
+      add(4 * g + 3, v.w);
+    } else {
+      add(g, x[g]);
+    }
   }
+  const int64_t rest = groups * kElements + first_index();
+  if (rest < n) add(rest, x[rest]);
   sum0 = lanes_sum_u64(sum0);
   sum1 = lanes_sum_u64(sum1);
   if (threadIdx.x % kWarp == 0) {
@@ -121,7 +162,7 @@ bool aligned16(const void* p) { return reinterpret_cast<uint64_t>(p) % 16 == 0; 
 template <typename To, typename From>
 void launch_cast(cudaStream_t stream, const CastArgs& a) {
   const int64_t n = a.to.elements();
-  const unsigned blocks = blocks_for(div_ceil(n, kVec));
+  const unsigned blocks = owners(div_ceil(n, kVec));
   if (aligned16(a.from.data) && aligned16(a.to.data)) {
     cast_kernel<true, To, From>
         <<<blocks, kThreads, 0, stream>>>(data_of<From>(a.from), data_of<To>(a.to), n);
@@ -138,7 +179,7 @@ Status CudaBackend::fill(Stream& s, const FillArgs& a) {
   SWAX_TRY(need_data("fill", {&a.x}));
   const int64_t n = a.x.elements();
   if (aligned16(a.x.data) && n % 4 == 0) {
-    fill4_kernel<<<blocks_for(n / 4), kThreads, 0, raw(s)>>>(data_of<float4>(a.x), a.value, n / 4);
+    fill4_kernel<<<owners(n / 4), kThreads, 0, raw(s)>>>(data_of<float4>(a.x), a.value, n / 4);
   } else {
     fill_kernel<<<blocks_for(n), kThreads, 0, raw(s)>>>(a.x.f32(), a.value, n);
   }
@@ -150,7 +191,7 @@ Status CudaBackend::add(Stream& s, const AddArgs& a) {
   SWAX_TRY(need_data("add", {&a.a, &a.b, &a.out}));
   const int64_t n = a.out.elements();
   if (aligned16(a.a.data) && aligned16(a.b.data) && aligned16(a.out.data) && n % 4 == 0) {
-    add4_kernel<<<blocks_for(n / 4, 2 * kThreads), kThreads, 0, raw(s)>>>(
+    add4_kernel<<<owners(n / 4), kThreads, 0, raw(s)>>>(
         data_of<const float4>(a.a), data_of<const float4>(a.b), data_of<float4>(a.out), n / 4);
   } else {
     add_kernel<<<blocks_for(n), kThreads, 0, raw(s)>>>(a.a.f32(), a.b.f32(), a.out.f32(), n);
@@ -173,9 +214,14 @@ Status CudaBackend::digest(Stream& s, const DigestArgs& a) {
   SWAX_TRY(validate(a));
   SWAX_TRY(need_data("digest", {&a.x, &a.sums}));
   const int64_t n = a.x.elements();
-  digest_kernel<<<blocks_for(n, 4 * kThreads), kThreads, 0, raw(s)>>>(
-      data_of<const uint32_t>(a.x), n, a.name_hash, a.first_element,
-      data_of<unsigned long long>(a.sums));
+  const auto* x = data_of<const uint32_t>(a.x);
+  auto* sums = data_of<unsigned long long>(a.sums);
+  const unsigned blocks = blocks_for(n, 16 * kThreads);
+  if (aligned16(x)) {
+    digest_kernel<4><<<blocks, kThreads, 0, raw(s)>>>(x, n, a.name_hash, a.first_element, sums);
+  } else {
+    digest_kernel<1><<<blocks, kThreads, 0, raw(s)>>>(x, n, a.name_hash, a.first_element, sums);
+  }
   return last_launch("digest");
 }
 

@@ -1,40 +1,18 @@
-// Soft-capped cross-entropy, one block a row. Rows that fit are kept in registers between the
-// passes (one read, one write); others are read again. The losses of the rows lie in the stream's
-// workspace and are added in rising order by one thread.
+// Soft-capped cross-entropy. Long bf16 rows go through loss_rows.cuh; here are one block a row for
+// any shape: a row that fits is kept in registers between the passes (one read, one write), others
+// are read again. What gives the losses of the rows lies in the stream's workspace; they are added
+// in rising order by one thread.
+#include <algorithm>
+
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/math.cuh"
-#include "kernels/cuda/vec.cuh"
+#include "kernels/cuda/loss_rows.cuh"
 #include "proto/base/text.h"
 
 namespace swax::cuda {
 namespace {
 
-template <typename X>
-struct Loss {
-  X* logits;
-  int64_t stride;
-  const int32_t* targets;
-  double* losses;
-  const StepScalars* scalars;
-  int64_t vocab;
-  float cap;  // 0: none
-  bool write_gradient;
-};
-
-struct Capped {
-  float z;
-  float slope;  // dz / du = 1 - (z / cap)^2, from u: no cancellation where z is close to the cap
-};
-__device__ __forceinline__ Capped capped(float u, float cap) {
-  if (!(cap > 0.0F)) return {u, 1.0F};
-  const TanhSlope t = tanh_slope(u / cap);
-  return {cap * t.tanh, t.slope};
-}
-
-__device__ __forceinline__ float not_a_number() { return __int_as_float(0x7fc00000); }
-__device__ __forceinline__ float minus_infinity() { return __int_as_float(0xff800000); }
 __device__ __forceinline__ float larger(float a, float b) {  // NaN goes through
   return a != a || b != b ? a + b : fmaxf(a, b);
 }
@@ -83,7 +61,7 @@ __global__ void __launch_bounds__(1024) loss_kernel(Loss<X> a) {
   row.vocab = a.vocab;
   if (target < 0 || target >= a.vocab) {
     const float value = target < 0 ? 0.0F : not_a_number();
-    if (threadIdx.x == 0) a.losses[t] = static_cast<double>(value);
+    if (threadIdx.x == 0) a.losses[t] = {1.0, static_cast<double>(value)};
     if (!a.write_gradient) return;
     const float out[kVec] = {value, value, value, value, value, value, value, value};
     for (int p = 0; row.col(p) < a.vocab; ++p) store8<kAligned>(row.u, row.col(p), a.vocab, out);
@@ -110,8 +88,8 @@ __global__ void __launch_bounds__(1024) loss_kernel(Loss<X> a) {
   });
   const float total = block_sum(sum, shared_sum);
   if (threadIdx.x == 0) {
-    a.losses[t] = log(static_cast<double>(total)) +
-                  (static_cast<double>(shift) - static_cast<double>(at_target.z));
+    a.losses[t] = {static_cast<double>(total),
+                   static_cast<double>(shift) - static_cast<double>(at_target.z)};
   }
   if (!a.write_gradient) return;
   const float inv_targets = a.scalars->inv_targets;
@@ -131,20 +109,39 @@ __global__ void __launch_bounds__(1024) loss_kernel(Loss<X> a) {
   });
 }
 
+constexpr int kLossBatch = 2048;
+constexpr int kLossThreads = 512;
+
 // total[0] += losses in rising order; single[t] = losses[t] when asked for.
-__global__ void __launch_bounds__(kThreads)
-    add_losses_kernel(const double* losses, int64_t count, double* total, double* single) {
-  __shared__ double part[2048];
+__global__ void __launch_bounds__(kLossThreads)
+    add_losses_kernel(const RowLoss* losses, int64_t count, double* total, double* single) {
+  __shared__ double part[kLossBatch + 8];  // the loop below reads ahead
   double sum = threadIdx.x == 0 ? total[0] : 0.0;
-  for (int64_t begin = 0; begin < count; begin += 2048) {
-    const int64_t n = min(int64_t{2048}, count - begin);
-    for (int64_t i = threadIdx.x; i < n; i += kThreads) {
-      part[i] = losses[begin + i];
+  for (int64_t begin = 0; begin < count; begin += kLossBatch) {
+    const int n = static_cast<int>(min(int64_t{kLossBatch}, count - begin));
+    for (int i = static_cast<int>(threadIdx.x); i < n; i += kLossThreads) {
+      const RowLoss x = losses[begin + i];
+      part[i] = log(x.total) + x.offset;
       if (single != nullptr) single[begin + i] = part[i];
     }
     __syncthreads();
     if (threadIdx.x == 0) {
-      for (int64_t i = 0; i < n; ++i) sum += part[i];
+      // The next values are read while the additions wait for each other.
+      constexpr int kAhead = 8;
+      double next[kAhead];
+#pragma unroll
+      for (int k = 0; k < kAhead; ++k) next[k] = part[k];
+      int i = 0;
+      for (; i + kAhead <= n; i += kAhead) {
+        double now[kAhead];
+#pragma unroll
+        for (int k = 0; k < kAhead; ++k) now[k] = next[k];
+#pragma unroll
+        for (int k = 0; k < kAhead; ++k) next[k] = part[i + kAhead + k];
+#pragma unroll
+        for (int k = 0; k < kAhead; ++k) sum += now[k];
+      }
+      for (; i < n; ++i) sum += part[i];
     }
     __syncthreads();
   }
@@ -152,22 +149,43 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <typename X>
-void launch(cudaStream_t stream, const Loss<X>& a, int64_t tokens, bool vectors) {
-  const auto blocks = static_cast<unsigned>(tokens);
+void launch_any(cudaStream_t stream, const Loss<X>& a, bool vectors) {
+  const auto blocks = static_cast<unsigned>(a.tokens);
   const int64_t packs = div_ceil(a.vocab, kVec);
   if (vectors && packs <= 256) {
     loss_kernel<X, 1, true><<<blocks, 256, 0, stream>>>(a);
   } else if (vectors && packs <= 1024) {
     loss_kernel<X, 1, true><<<blocks, 1024, 0, stream>>>(a);
-  } else if (vectors && sizeof(X) == 2 && packs <= 4 * 1024) {
-    loss_kernel<X, 4, true><<<blocks, 1024, 0, stream>>>(a);
-  } else if (vectors && sizeof(X) == 2 && packs <= 7 * 1024) {
-    loss_kernel<X, 7, true><<<blocks, 1024, 0, stream>>>(a);
   } else if (vectors) {
     loss_kernel<X, 0, true><<<blocks, 512, 0, stream>>>(a);
   } else {
     loss_kernel<X, 0, false><<<blocks, 512, 0, stream>>>(a);
   }
+}
+
+constexpr int64_t kLongRow = 8192;  // below it a block of loss_rows.cuh is mostly idle
+
+template <bool kCapped, bool kWhole>
+Status launch_rows(cudaStream_t stream, const Loss<bf16>& a) {
+  const auto row_bytes = static_cast<int>(round_up(a.vocab * 2, 128));
+  const int shared = 2 * row_bytes;
+  SWAX_CUDA_TRY(
+      "cross_entropy",
+      cudaFuncSetAttribute(reinterpret_cast<const void*>(loss_rows_kernel<kCapped, kWhole>),
+                           cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
+  const auto blocks = static_cast<unsigned>(std::min<int64_t>(a.tokens, kOneWave));
+  const CapPolynomial polynomial = kCapped ? cap_polynomial(a.cap) : CapPolynomial{};
+  loss_rows_kernel<kCapped, kWhole>
+      <<<blocks, kRowThreads + kWarp, static_cast<size_t>(shared), stream>>>(a, polynomial,
+                                                                             row_bytes);
+  return ok();
+}
+Status launch_long(cudaStream_t stream, const Loss<bf16>& a) {
+  const bool whole = a.vocab >= int64_t{kRowThreads} * kKeptPacks * kVec;
+  if (a.cap > 0.0F) {
+    return whole ? launch_rows<true, true>(stream, a) : launch_rows<true, false>(stream, a);
+  }
+  return whole ? launch_rows<false, true>(stream, a) : launch_rows<false, false>(stream, a);
 }
 
 }  // namespace
@@ -180,24 +198,34 @@ Status CudaBackend::cross_entropy(Stream& s, const CrossEntropyArgs& a) {
   }
   const int64_t tokens = a.logits_TV.dims[0];
   const int64_t vocab = a.logits_TV.dims[1];
-  constexpr int64_t kTokensMax = kStreamWorkspace / static_cast<int64_t>(sizeof(double));
+  constexpr int64_t kTokensMax = kStreamWorkspace / static_cast<int64_t>(sizeof(RowLoss));
   if (tokens > kTokensMax) {
     return invalid_argument("cross_entropy: T=" + to_text(tokens) + ": must be at most " +
                             to_text(kTokensMax));
   }
-  auto* losses = static_cast<double*>(static_cast<CudaStream&>(s).workspace());
+  auto* losses = static_cast<RowLoss*>(static_cast<CudaStream&>(s).workspace());
   const bool vectors = vocab % kVec == 0 && vector_rows(a.logits_TV);
-  const auto go = [&]<typename X>(X*) {
-    launch(raw(s),
-           Loss<X>{data_of<X>(a.logits_TV), row_stride(a.logits_TV), a.targets_T.i32(), losses,
-                   a.scalars, vocab, a.cap, a.write_gradient},
-           tokens, vectors);
+  const auto args = [&]<typename X>(X*) {
+    return Loss<X>{data_of<X>(a.logits_TV),
+                   row_stride(a.logits_TV),
+                   a.targets_T.i32(),
+                   losses,
+                   a.scalars,
+                   tokens,
+                   vocab,
+                   a.cap,
+                   a.write_gradient};
   };
-  bf16* narrow = nullptr;
-  float* wide = nullptr;
-  a.logits_TV.dtype == DType::kBF16 ? go(narrow) : go(wide);
+  const bool simple_cap = a.cap == 0.0F || (a.cap >= kCapMin && a.cap <= kCapMax);
+  if (a.logits_TV.dtype != DType::kBF16) {
+    launch_any(raw(s), args(static_cast<float*>(nullptr)), vectors);
+  } else if (vectors && vocab > kLongRow && 2 * vocab <= kRowBytesMax && simple_cap) {
+    SWAX_TRY(launch_long(raw(s), args(static_cast<bf16*>(nullptr))));
+  } else {
+    launch_any(raw(s), args(static_cast<bf16*>(nullptr)), vectors);
+  }
   SWAX_TRY(last_launch("cross_entropy"));
-  add_losses_kernel<<<1, kThreads, 0, raw(s)>>>(
+  add_losses_kernel<<<1, kLossThreads, 0, raw(s)>>>(
       losses, tokens, a.loss_sum.f64(), a.token_loss_T.empty() ? nullptr : a.token_loss_T.f64());
   return last_launch("cross_entropy sum");
 }

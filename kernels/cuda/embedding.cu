@@ -1,9 +1,17 @@
 // Embedding lookup and its scatter. A token outside the vocabulary cannot be reported from a
 // device: its row becomes NaN, which shows in the loss; nothing outside the tables is touched.
+//
+// The scatter sorts the positions by token first (a stable counting sort in the stream's workspace:
+// each block of it reads all tokens, so no block needs another one's counts), then every row of the
+// table adds its positions in rising order.
+#include <algorithm>
+#include <type_traits>
+
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/vec.cuh"
+#include "proto/base/text.h"
 
 namespace swax::cuda {
 namespace {
@@ -17,134 +25,221 @@ struct Lookup {
   int64_t count, vocab, dim;
 };
 
+constexpr int kLookupTokens = 4;  // of one block: their reads are in flight together
+
 template <bool kAligned, typename W, typename Y>
 __global__ void __launch_bounds__(kThreads) embedding_kernel(Lookup<W, Y> a) {
-  const int64_t packs = (a.dim + kVec - 1) / kVec;
-  const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
-  for (int64_t e = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; e < a.count * packs;
-       e += step) {
-    const int64_t t = e / packs;
-    const int64_t col = (e - t * packs) * kVec;
-    const int64_t v = a.tokens[t];
-    float x[kVec];
-    if (v >= 0 && v < a.vocab) {
-      load8<kAligned>(a.weight + v * a.weight_stride, col, a.dim, x);
-    } else {
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * kLookupTokens;
+  int64_t row[kLookupTokens];
 #pragma unroll
-      for (int i = 0; i < kVec; ++i) x[i] = __int_as_float(0x7fc00000);
+  for (int k = 0; k < kLookupTokens; ++k) {
+    row[k] = first + k < a.count ? a.tokens[first + k] : -1;
+  }
+  for (int64_t col = static_cast<int64_t>(threadIdx.x) * kVec; col < a.dim;
+       col += static_cast<int64_t>(blockDim.x) * kVec) {
+    float x[kLookupTokens][kVec];
+#pragma unroll
+    for (int k = 0; k < kLookupTokens; ++k) {
+      if (row[k] >= 0 && row[k] < a.vocab) {
+        load8<kAligned>(a.weight + row[k] * a.weight_stride, col, a.dim, x[k]);
+      } else {
+#pragma unroll
+        for (int i = 0; i < kVec; ++i) x[k][i] = __int_as_float(0x7fc00000);
+      }
     }
-    store8<kAligned>(a.y + t * a.y_stride, col, a.dim, x);
+#pragma unroll
+    for (int k = 0; k < kLookupTokens; ++k) {
+      if (first + k < a.count) store8<kAligned>(a.y + (first + k) * a.y_stride, col, a.dim, x[k]);
+    }
   }
 }
 
+constexpr int kSortRows = 512;  // rows of the table of one block
+constexpr int kSortThreads = 512;
+constexpr int kSortWarps = kSortThreads / kWarp;
+constexpr int kSortAhead = 4;  // reads in flight
+
+// Calls body(t, token) for the tokens of this warp, all lanes together, in rising order.
+template <typename Body>
+__device__ __forceinline__ void each_token(const int32_t* tokens, int64_t begin, int64_t end,
+                                           Body body) {
+  const int64_t lane = threadIdx.x % kWarp;
+  for (int64_t t = begin; t < end; t += kSortAhead * kWarp) {
+    int32_t v[kSortAhead];
+#pragma unroll
+    for (int k = 0; k < kSortAhead; ++k) {
+      const int64_t at = t + k * kWarp + lane;
+      v[k] = at < end ? tokens[at] : -1;
+    }
+#pragma unroll
+    for (int k = 0; k < kSortAhead; ++k) body(t + k * kWarp + lane, v[k]);
+  }
+}
+
+// positions: those of tokens of the vocabulary, by token, then rising. starts[v]: the first of
+// token v; starts[vocab]: their number. A block writes what belongs to its rows. `count` < 2^31.
+__global__ void __launch_bounds__(kSortThreads)
+    sort_tokens_kernel(const int32_t* tokens, int64_t count, int64_t vocab, int32_t* starts,
+                       int32_t* positions) {
+  __shared__ int next[kSortWarps][kSortRows];  // counts, then where the warp's next one goes
+  __shared__ int before[kSortWarps];           // the warp's tokens of earlier rows
+  __shared__ int row_sums[kSortRows / kWarp];
+  const int thread = static_cast<int>(threadIdx.x);
+  const int lane = thread % kWarp;
+  const int warp = thread / kWarp;
+  const int64_t first_row = static_cast<int64_t>(blockIdx.x) * kSortRows;
+  const uint32_t first = static_cast<uint32_t>(first_row);
+  const uint32_t rows = static_cast<uint32_t>(min(int64_t{kSortRows}, vocab - first_row));
+  const int64_t share = (count + kSortThreads - 1) / kSortThreads * kWarp;
+  const int64_t begin = min(warp * share, count);
+  const int64_t end = min(begin + share, count);
+  for (int r = lane; r < kSortRows; r += kWarp) next[warp][r] = 0;
+  __syncwarp();
+  int smaller = 0;
+  each_token(tokens, begin, end, [&](int64_t, int32_t v) {
+    // Unsigned: a negative token is beyond every row.
+    const uint32_t token = static_cast<uint32_t>(v);
+    if (token < first) ++smaller;
+    if (token - first < rows) atomicAdd(&next[warp][token - first], 1);
+  });
+  smaller = __reduce_add_sync(kAllLanes, smaller);
+  if (lane == 0) before[warp] = smaller;
+  __syncthreads();
+  // Exclusive sum over (row, warp).
+  int mine = 0;
+  int inclusive = 0;
+  if (thread < kSortRows) {
+    for (int w = 0; w < kSortWarps; ++w) mine += next[w][thread];
+    inclusive = mine;
+    for (int step = 1; step < kWarp; step *= 2) {
+      const int other = __shfl_up_sync(kAllLanes, inclusive, step);
+      if (lane >= step) inclusive += other;
+    }
+    if (lane == kWarp - 1) row_sums[warp] = inclusive;
+  }
+  __syncthreads();
+  if (thread < kSortRows) {
+    int at = inclusive - mine;
+    for (int w = 0; w < kSortWarps; ++w) at += before[w];
+    for (int w = 0; w < warp; ++w) at += row_sums[w];
+    if (static_cast<uint32_t>(thread) < rows) starts[first_row + thread] = at;
+    if (first_row + thread == vocab - 1) starts[vocab] = at + mine;
+    for (int w = 0; w < kSortWarps; ++w) {
+      const int n = next[w][thread];
+      next[w][thread] = at;
+      at += n;
+    }
+  }
+  __syncthreads();
+  each_token(tokens, begin, end, [&](int64_t t, int32_t v) {
+    const uint32_t r = static_cast<uint32_t>(v) - first;
+    const bool in = r < rows;
+    if (__ballot_sync(kAllLanes, in) == 0) return;
+    const unsigned same = __match_any_sync(kAllLanes, in ? static_cast<int>(r) : -1);
+    const int rank = __popc(same & ((1U << lane) - 1));
+    const int at = in ? next[warp][r] : 0;
+    __syncwarp();
+    if (in) positions[at + rank] = static_cast<int32_t>(t);
+    if (in && rank == 0) next[warp][r] = at + __popc(same);
+    __syncwarp();
+  });
+}
+
 template <typename Y>
-struct Scatter {
-  const int32_t* tokens;
+struct Gather {
+  const int32_t* starts;
+  const int32_t* positions;
   const Y* dy;
   float* dweight;
   int64_t dy_stride, dweight_stride;
-  int64_t count, vocab, dim;
+  int64_t vocab, dim;
 };
 
-constexpr int kScatterRows = 8;       // rows of the table of one block
-constexpr int kPerThreadTokens = 16;  // neighbouring tokens that one thread looks at
-constexpr int kTokenChunk = kThreads * kPerThreadTokens;
+constexpr int kGatherRows = 8;  // of one block, far apart: frequent tokens are often neighbours
+constexpr int kGatherThreads = 512;
+constexpr int kGatherCols = 4;  // of one access: a warp writes 512 bytes of f32 without gaps
 
-// The positions of this chunk whose token lies in the block's rows, in rising order: position in
-// the chunk times kScatterRows plus row. Returns their number. All threads of the block.
-template <typename Y>
-__device__ int list_matches(const Scatter<Y>& a, int64_t first_row, int64_t chunk, uint16_t* list,
-                            int* warp_counts) {
-  uint32_t found = 0;  // bit i: my token i matches
-  uint32_t rows[kPerThreadTokens];
-  const int64_t base = chunk + static_cast<int64_t>(threadIdx.x) * kPerThreadTokens;
-#pragma unroll
-  for (int i = 0; i < kPerThreadTokens; ++i) {
-    const int64_t row = base + i < a.count ? a.tokens[base + i] - first_row : -1;
-    rows[i] = static_cast<uint32_t>(row);
-    if (row >= 0 && row < kScatterRows && first_row + row < a.vocab) found |= 1U << i;
-  }
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int warp = static_cast<int>(threadIdx.x) / kWarp;
-  const int mine = __popc(found);
-  int before = mine;  // inclusive scan over the warp
-  for (int step = 1; step < kWarp; step *= 2) {
-    const int other = __shfl_up_sync(kAllLanes, before, step);
-    if (lane >= step) before += other;
-  }
-  if (lane == kWarp - 1) warp_counts[warp] = before;
-  before -= mine;
-  __syncthreads();
-  int total = 0;
-  for (int w = 0; w < kThreads / kWarp; ++w) {
-    if (w == warp) before += total;
-    total += warp_counts[w];
-  }
-#pragma unroll
-  for (int i = 0; i < kPerThreadTokens; ++i) {
-    if ((found >> i & 1U) == 0) continue;
-    const uint32_t position = threadIdx.x * kPerThreadTokens + static_cast<uint32_t>(i);
-    list[before++] = static_cast<uint16_t>(position * kScatterRows + rows[i]);
-  }
-  __syncthreads();
-  return total;
-}
-
-// Adds the listed positions of one row in order; several reads are in flight.
+// Four neighbouring elements as they wait for their addition. !kAligned: any address, any width.
 template <bool kAligned, typename Y>
-__device__ void add_row(const Scatter<Y>& a, int64_t chunk, const uint16_t* list, int matches,
-                        int row, int64_t col, float (&sum)[kVec]) {
-  constexpr int kAhead = 4;
-  int64_t next[kAhead];
-  int waiting = 0;
-  const auto flush = [&] {
-    float x[kAhead][kVec];
+struct Waiting {
+  static constexpr int kAhead = sizeof(Y) == 2 ? 8 : 4;  // reads of one thread in flight
+  Y x[kGatherCols];
+  __device__ __forceinline__ void load(const Y* row, int64_t col, int64_t dim) {
+    if constexpr (kAligned) {
+      using Access = std::conditional_t<sizeof(Y) == 2, uint2, uint4>;
+      *reinterpret_cast<Access*>(x) = __ldg(reinterpret_cast<const Access*>(row + col));
+    } else {
 #pragma unroll
-    for (int k = 0; k < kAhead; ++k) {
-      if (k < waiting) load8<kAligned>(a.dy + next[k] * a.dy_stride, col, a.dim, x[k]);
-    }
-#pragma unroll
-    for (int k = 0; k < kAhead; ++k) {
-      if (k >= waiting) break;
-#pragma unroll
-      for (int i = 0; i < kVec; ++i) sum[i] += x[k][i];
-    }
-    waiting = 0;
-  };
-  for (int i = 0; i < matches; ++i) {
-    if (list[i] % kScatterRows != row) continue;
-    const int64_t t = chunk + list[i] / kScatterRows;
-#pragma unroll
-    for (int k = 0; k < kAhead; ++k) {
-      if (k == waiting) next[k] = t;
-    }
-    if (++waiting == kAhead) flush();
-  }
-  flush();
-}
-
-template <bool kAligned, typename Y>
-__global__ void __launch_bounds__(kThreads) scatter_kernel(Scatter<Y> a) {
-  static_assert(kTokenChunk * kScatterRows <= 1 << 16);
-  __shared__ uint16_t list[kTokenChunk];
-  __shared__ int warp_counts[kThreads / kWarp];
-  const int64_t first_row = static_cast<int64_t>(blockIdx.x) * kScatterRows;
-  for (int64_t chunk = 0; chunk < a.count; chunk += kTokenChunk) {
-    const int matches = list_matches(a, first_row, chunk, list, warp_counts);
-    for (int r = 0; r < kScatterRows && first_row + r < a.vocab; ++r) {
-      bool any = chunk == 0;  // the first chunk writes every row
-      for (int i = 0; i < matches && !any; ++i) any = list[i] % kScatterRows == r;
-      if (!any) continue;
-      float* out = a.dweight + (first_row + r) * a.dweight_stride;
-      for (int64_t col = static_cast<int64_t>(threadIdx.x) * kVec; col < a.dim;
-           col += int64_t{kThreads} * kVec) {
-        float sum[kVec] = {};
-        if (chunk > 0) load8<kAligned>(out, col, a.dim, sum);
-        add_row<kAligned>(a, chunk, list, matches, r, col, sum);
-        store8<kAligned>(out, col, a.dim, sum);
+      for (int i = 0; i < kGatherCols; ++i) {
+        if (col + i < dim) x[i] = row[col + i];
       }
     }
-    __syncthreads();  // the list is written again
+  }
+  __device__ __forceinline__ void add_to(float (&sum)[kGatherCols]) const {
+#pragma unroll
+    for (int i = 0; i < kGatherCols; ++i) sum[i] += to_f32(x[i]);
+  }
+};
+
+// The first position of each row is read for all rows together; few rows have more.
+template <bool kAligned, typename Y>
+__global__ void __launch_bounds__(kGatherThreads, 2) gather_kernel(Gather<Y> a) {
+  using Next = Waiting<kAligned, Y>;
+  const auto row = [&](int k) { return blockIdx.x + k * static_cast<int64_t>(gridDim.x); };
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  int32_t begin[kGatherRows];
+  int32_t end[kGatherRows];
+#pragma unroll
+  for (int k = 0; k < kGatherRows; ++k) {
+    const bool in = row(k) < a.vocab;
+    begin[k] = in ? a.starts[row(k)] : 0;
+    end[k] = in ? a.starts[row(k) + 1] : 0;
+  }
+  int32_t first[kGatherRows];
+#pragma unroll
+  for (int k = 0; k < kGatherRows; ++k) first[k] = begin[k] < end[k] ? a.positions[begin[k]] : 0;
+  for (int64_t first_col = 0; first_col < a.dim;
+       first_col += static_cast<int64_t>(blockDim.x) * kGatherCols) {
+    // Lanes beyond the width come along: they have positions for the others.
+    const int64_t col = first_col + static_cast<int64_t>(threadIdx.x) * kGatherCols;
+    const bool in = col < a.dim;
+    alignas(16) Next one[kGatherRows];
+#pragma unroll
+    for (int k = 0; k < kGatherRows; ++k) {
+      if (in && begin[k] < end[k]) one[k].load(a.dy + first[k] * a.dy_stride, col, a.dim);
+    }
+#pragma unroll
+    for (int k = 0; k < kGatherRows; ++k) {
+      if (row(k) >= a.vocab) break;
+      float sum[kGatherCols] = {};
+      if (begin[k] < end[k]) one[k].add_to(sum);
+      for (int32_t i = begin[k] + 1; i < end[k]; i += kWarp) {
+        const int count = min(end[k] - i, kWarp);
+        const int32_t mine = lane < count ? a.positions[i + lane] : 0;
+        for (int j = 0; j < count; j += Next::kAhead) {
+          alignas(16) Next next[Next::kAhead];
+#pragma unroll
+          for (int n = 0; n < Next::kAhead; ++n) {
+            const int64_t t = __shfl_sync(kAllLanes, mine, j + n);
+            if (in && j + n < count) next[n].load(a.dy + t * a.dy_stride, col, a.dim);
+          }
+#pragma unroll
+          for (int n = 0; n < Next::kAhead; ++n) {
+            if (j + n < count) next[n].add_to(sum);
+          }
+        }
+      }
+      float* out = a.dweight + row(k) * a.dweight_stride;
+      if (!in) continue;
+      if constexpr (kAligned) {
+        *reinterpret_cast<float4*>(out + col) = make_float4(sum[0], sum[1], sum[2], sum[3]);
+      } else {
+#pragma unroll
+        for (int i = 0; i < kGatherCols; ++i) {
+          if (col + i < a.dim) out[col + i] = sum[i];
+        }
+      }
+    }
   }
 }
 
@@ -153,24 +248,33 @@ void launch_lookup(cudaStream_t stream, const EmbeddingArgs& a) {
   const Lookup<W, Y> x{a.tokens_T.i32(),        data_of<W>(a.weight_VD), data_of<Y>(a.y_TD),
                        row_stride(a.weight_VD), row_stride(a.y_TD),      a.tokens_T.dims[0],
                        a.weight_VD.dims[0],     a.y_TD.dims[1]};
-  const unsigned blocks = blocks_for(x.count * div_ceil(x.dim, kVec));
+  const auto blocks = static_cast<unsigned>(div_ceil(x.count, kLookupTokens));
+  const unsigned threads = row_threads(x.dim);
   if (x.dim % kVec == 0 && vector_rows(a.weight_VD) && vector_rows(a.y_TD)) {
-    embedding_kernel<true><<<blocks, kThreads, 0, stream>>>(x);
+    embedding_kernel<true><<<blocks, threads, 0, stream>>>(x);
   } else {
-    embedding_kernel<false><<<blocks, kThreads, 0, stream>>>(x);
+    embedding_kernel<false><<<blocks, threads, 0, stream>>>(x);
   }
 }
 
 template <typename Y>
-void launch_scatter(cudaStream_t stream, const EmbeddingBackwardArgs& a) {
-  const Scatter<Y> x{a.tokens_T.i32(),     data_of<Y>(a.dy_TD),      a.dweight_VD.f32(),
-                     row_stride(a.dy_TD),  row_stride(a.dweight_VD), a.tokens_T.dims[0],
-                     a.dweight_VD.dims[0], a.dweight_VD.dims[1]};
-  const auto blocks = static_cast<unsigned>(div_ceil(x.vocab, kScatterRows));
+void launch_gather(cudaStream_t stream, const EmbeddingBackwardArgs& a, const int32_t* starts,
+                   const int32_t* positions) {
+  const Gather<Y> x{starts,
+                    positions,
+                    data_of<Y>(a.dy_TD),
+                    a.dweight_VD.f32(),
+                    row_stride(a.dy_TD),
+                    row_stride(a.dweight_VD),
+                    a.dweight_VD.dims[0],
+                    a.dweight_VD.dims[1]};
+  const auto blocks = static_cast<unsigned>(div_ceil(x.vocab, kGatherRows));
+  const auto threads = static_cast<unsigned>(
+      std::min<int64_t>(kGatherThreads, round_up(div_ceil(x.dim, kGatherCols), int64_t{kWarp})));
   if (x.dim % kVec == 0 && vector_rows(a.dy_TD) && vector_rows(a.dweight_VD)) {
-    scatter_kernel<true><<<blocks, kThreads, 0, stream>>>(x);
+    gather_kernel<true><<<blocks, threads, 0, stream>>>(x);
   } else {
-    scatter_kernel<false><<<blocks, kThreads, 0, stream>>>(x);
+    gather_kernel<false><<<blocks, threads, 0, stream>>>(x);
   }
 }
 
@@ -191,10 +295,22 @@ Status CudaBackend::embedding(Stream& s, const EmbeddingArgs& a) {
 Status CudaBackend::embedding_backward(Stream& s, const EmbeddingBackwardArgs& a) {
   SWAX_TRY(validate(a));
   SWAX_TRY(need_data("embedding_backward", {&a.tokens_T, &a.dy_TD, &a.dweight_VD}));
+  const int64_t tokens = a.tokens_T.dims[0];
+  const int64_t vocab = a.dweight_VD.dims[0];
+  constexpr int64_t kEntriesMax = kStreamWorkspace / static_cast<int64_t>(sizeof(int32_t));
+  if (tokens + vocab + 1 > kEntriesMax) {
+    return invalid_argument("embedding_backward: T + V=" + to_text(tokens + vocab) +
+                            ": must be below " + to_text(kEntriesMax));
+  }
+  auto* starts = static_cast<int32_t*>(static_cast<CudaStream&>(s).workspace());
+  int32_t* positions = starts + vocab + 1;
+  sort_tokens_kernel<<<static_cast<unsigned>(div_ceil(vocab, kSortRows)), kSortThreads, 0,
+                       raw(s)>>>(a.tokens_T.i32(), tokens, vocab, starts, positions);
+  SWAX_TRY(last_launch("embedding_backward sort"));
   if (a.dy_TD.dtype == DType::kBF16) {
-    launch_scatter<bf16>(raw(s), a);
+    launch_gather<bf16>(raw(s), a, starts, positions);
   } else {
-    launch_scatter<float>(raw(s), a);
+    launch_gather<float>(raw(s), a, starts, positions);
   }
   return last_launch("embedding_backward");
 }

@@ -30,8 +30,15 @@ __device__ __forceinline__ void normed(const float (&x)[kVec], const float (&w)[
 
 constexpr int kRowWarps = 4;
 
-template <typename X, typename W, int kPacks>
-__global__ void __launch_bounds__(kRowWarps* kWarp) rms_norm_rows(RmsNorm<X, W> a) {
+// Blocks of one multiprocessor: as many registers as let all reads of a row be in flight.
+constexpr int row_blocks(int packs, size_t element) {
+  return packs <= 4 ? 8 : packs * static_cast<int>(element) <= 16 ? 5 : 3;
+}
+
+// kFull: the row has kPacks vectors a lane.
+template <typename X, typename W, int kPacks, bool kFull>
+__global__ void __launch_bounds__(kRowWarps* kWarp, row_blocks(kPacks, sizeof(X)))
+    rms_norm_rows(RmsNorm<X, W> a) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int64_t t = static_cast<int64_t>(blockIdx.x) * kRowWarps + threadIdx.x / kWarp;
   if (t >= a.tokens) return;
@@ -40,10 +47,19 @@ __global__ void __launch_bounds__(kRowWarps* kWarp) rms_norm_rows(RmsNorm<X, W> 
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
     const int64_t col = (p * kWarp + lane) * kVec;
-    if (col < a.dim) {
+    if (kFull || col < a.dim) {
       row[p] = load_pack(x + col);
     } else {
       zero(row[p]);
+    }
+  }
+  constexpr bool kEarly = kPacks <= 8 && sizeof(W) == 2;  // registers for the weights too
+  Pack<W> weight[kEarly ? kPacks : 1];
+  if constexpr (kEarly) {
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      const int64_t col = (p * kWarp + lane) * kVec;
+      if (kFull || col < a.dim) weight[p] = read_pack(a.w + col);
     }
   }
   float sums[kVec] = {};
@@ -62,12 +78,16 @@ __global__ void __launch_bounds__(kRowWarps* kWarp) rms_norm_rows(RmsNorm<X, W> 
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
     const int64_t col = (p * kWarp + lane) * kVec;
-    if (col >= a.dim) continue;
+    if (!kFull && col >= a.dim) continue;
     float v[kVec];
     float w[kVec];
     float out[kVec];
     unpack(row[p], v);
-    unpack(load_pack(a.w + col), w);
+    if constexpr (kEarly) {
+      unpack(weight[p], w);
+    } else {
+      unpack(read_pack(a.w + col), w);
+    }
     normed(v, w, rstd, out);
     store8<true>(y, col, a.dim, out);
   }
@@ -92,21 +112,31 @@ __global__ void __launch_bounds__(kThreads) rms_norm_any(RmsNorm<X, W> a) {
   }
 }
 
+constexpr int kApplyRows = 4;  // of one block: their reads are in flight together
+
 template <bool kAligned, typename X, typename W>
-__global__ void __launch_bounds__(kThreads) rms_norm_apply_kernel(RmsNorm<X, W> a) {
-  const int64_t packs = (a.dim + kVec - 1) / kVec;
-  const int64_t step = static_cast<int64_t>(gridDim.x) * kThreads;
-  for (int64_t e = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x; e < a.tokens * packs;
-       e += step) {
-    const int64_t t = e / packs;
-    const int64_t col = e % packs * kVec;
-    float x[kVec];
+__global__ void __launch_bounds__(kThreads, 4) rms_norm_apply_kernel(RmsNorm<X, W> a) {
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * kApplyRows;
+  float rstd[kApplyRows];
+#pragma unroll
+  for (int k = 0; k < kApplyRows; ++k) rstd[k] = first + k < a.tokens ? a.rstd[first + k] : 0.0F;
+  for (int64_t col = static_cast<int64_t>(threadIdx.x) * kVec; col < a.dim;
+       col += static_cast<int64_t>(blockDim.x) * kVec) {
+    float x[kApplyRows][kVec];
     float w[kVec];
-    float y[kVec];
-    load8<kAligned>(a.x + t * a.x_stride, col, a.dim, x);
+#pragma unroll
+    for (int k = 0; k < kApplyRows; ++k) {
+      if (first + k < a.tokens) {
+        load8<kAligned>(a.x + (first + k) * a.x_stride, col, a.dim, x[k]);
+      }
+    }
     load8<kAligned>(a.w, col, a.dim, w);
-    normed(x, w, a.rstd[t], y);
-    store8<kAligned>(a.y + t * a.y_stride, col, a.dim, y);
+#pragma unroll
+    for (int k = 0; k < kApplyRows; ++k) {
+      float y[kVec];
+      normed(x[k], w, rstd[k], y);
+      if (first + k < a.tokens) store8<kAligned>(a.y + (first + k) * a.y_stride, col, a.dim, y);
+    }
   }
 }
 
@@ -114,21 +144,30 @@ bool fits_vectors(const Tensor& x, const Tensor& y, const Tensor& w) {
   return x.dims[1] % kVec == 0 && vector_rows(x) && vector_rows(y) && vector_rows(w);
 }
 
+template <typename X, typename W, int kPacks>
+void launch_rows(cudaStream_t stream, const RmsNorm<X, W>& a) {
+  const auto blocks = static_cast<unsigned>(div_ceil(a.tokens, kRowWarps));
+  constexpr int kRowThreads = kRowWarps * kWarp;
+  if (a.dim == kPacks * kWarp * kVec) {
+    rms_norm_rows<X, W, kPacks, true><<<blocks, kRowThreads, 0, stream>>>(a);
+  } else {
+    rms_norm_rows<X, W, kPacks, false><<<blocks, kRowThreads, 0, stream>>>(a);
+  }
+}
+
 template <typename X, typename W>
 void launch_norm(cudaStream_t stream, const RmsNorm<X, W>& a, bool vectors) {
-  const auto blocks = static_cast<unsigned>(div_ceil(a.tokens, kRowWarps));
   const int64_t packs = vectors ? div_ceil(a.dim, kWarp * kVec) : 17;
-  constexpr int kRowThreads = kRowWarps * kWarp;
   if (packs <= 1) {
-    rms_norm_rows<X, W, 1><<<blocks, kRowThreads, 0, stream>>>(a);
+    launch_rows<X, W, 1>(stream, a);
   } else if (packs <= 2) {
-    rms_norm_rows<X, W, 2><<<blocks, kRowThreads, 0, stream>>>(a);
+    launch_rows<X, W, 2>(stream, a);
   } else if (packs <= 4) {
-    rms_norm_rows<X, W, 4><<<blocks, kRowThreads, 0, stream>>>(a);
+    launch_rows<X, W, 4>(stream, a);
   } else if (packs <= 8) {
-    rms_norm_rows<X, W, 8><<<blocks, kRowThreads, 0, stream>>>(a);
+    launch_rows<X, W, 8>(stream, a);
   } else if (packs <= 16) {
-    rms_norm_rows<X, W, 16><<<blocks, kRowThreads, 0, stream>>>(a);
+    launch_rows<X, W, 16>(stream, a);
   } else {
     rms_norm_any<X, W><<<static_cast<unsigned>(a.tokens), kThreads, 0, stream>>>(a);
   }
@@ -136,11 +175,12 @@ void launch_norm(cudaStream_t stream, const RmsNorm<X, W>& a, bool vectors) {
 
 template <typename X, typename W>
 void launch_apply(cudaStream_t stream, const RmsNorm<X, W>& a, bool vectors) {
-  const unsigned blocks = blocks_for(a.tokens * div_ceil(a.dim, kVec));
+  const auto blocks = static_cast<unsigned>(div_ceil(a.tokens, kApplyRows));
+  const unsigned threads = row_threads(a.dim);
   if (vectors) {
-    rms_norm_apply_kernel<true><<<blocks, kThreads, 0, stream>>>(a);
+    rms_norm_apply_kernel<true><<<blocks, threads, 0, stream>>>(a);
   } else {
-    rms_norm_apply_kernel<false><<<blocks, kThreads, 0, stream>>>(a);
+    rms_norm_apply_kernel<false><<<blocks, threads, 0, stream>>>(a);
   }
 }
 

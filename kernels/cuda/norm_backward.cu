@@ -1,7 +1,7 @@
 // RMSNorm backward. A block owns kNormRowBlock rows; its threads own columns, so the weight
 // gradient of the block is a left fold over rows in registers, written to the block's row of
-// scratch and folded over blocks by a second kernel. Rows go through in groups, so that enough
-// reads are in flight and one barrier serves several row sums.
+// scratch and folded over blocks by a second kernel. Rows go through in groups, the reads of the
+// next group in flight, and one barrier serves the sums of a group.
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/fold_rows.h"
@@ -32,9 +32,11 @@ __device__ __forceinline__ float row_gradient(float x, float w, float dy, RowSca
   return s.rstd * (w * dy - (x * s.rstd) * s.mean);
 }
 
-template <typename X, typename W, int kPacks, int kRows>
-__global__ void __launch_bounds__(kThreads) rms_backward_rows(RmsBackward<X, W> a) {
-  __shared__ float shared[2][kRows][kThreads / kWarp];
+// kBlock: most threads of a block.
+template <typename X, typename W, int kPacks, int kRows, int kBlock>
+__global__ void __launch_bounds__(kBlock, kBlock == 256 && kPacks == 1 ? 2 : 1)
+    rms_backward_rows(RmsBackward<X, W> a) {
+  __shared__ float shared[2][kRows][kBlock / kWarp];
   const int threads = static_cast<int>(blockDim.x);
   const int warps = threads / kWarp;
   const int64_t begin = static_cast<int64_t>(blockIdx.x) * kNormRowBlock;
@@ -47,26 +49,33 @@ __global__ void __launch_bounds__(kThreads) rms_backward_rows(RmsBackward<X, W> 
     cols[p] = static_cast<int64_t>(p * threads + static_cast<int>(threadIdx.x)) * kVec;
     load8<true>(a.w, cols[p], a.dim, w[p]);
   }
-  int buffer = 0;
-  for (int64_t t0 = begin; t0 < end; t0 += kRows, buffer ^= 1) {
+  struct Group {
     Pack<X> x[kRows][kPacks];
     Pack<X> dy[kRows][kPacks];
     Pack<X> old[kRows][kPacks];
-    float sum[kRows];
+  };
+  const auto fetch = [&](int64_t t0, Group& g) {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
 #pragma unroll
       for (int p = 0; p < kPacks; ++p) {
-        const bool in = t0 + r < end && cols[p] < a.dim;
-        zero(x[r][p]);
-        zero(dy[r][p]);
-        zero(old[r][p]);
-        if (!in) continue;
-        x[r][p] = load_pack(a.x + (t0 + r) * a.x_stride + cols[p]);
-        dy[r][p] = load_pack(a.dy + (t0 + r) * a.dy_stride + cols[p]);
-        if (a.accumulate) old[r][p] = load_pack(a.dx + (t0 + r) * a.dx_stride + cols[p]);
+        zero(g.x[r][p]);
+        zero(g.dy[r][p]);
+        zero(g.old[r][p]);
+        if (t0 + r >= end || cols[p] >= a.dim) continue;
+        g.x[r][p] = load_pack(a.x + (t0 + r) * a.x_stride + cols[p]);
+        g.dy[r][p] = load_pack(a.dy + (t0 + r) * a.dy_stride + cols[p]);
+        if (a.accumulate) g.old[r][p] = load_pack(a.dx + (t0 + r) * a.dx_stride + cols[p]);
       }
     }
+  };
+  int buffer = 0;
+  Group next;
+  fetch(begin, next);
+  for (int64_t t0 = begin; t0 < end; t0 += kRows, buffer ^= 1) {
+    const Group g = next;
+    fetch(t0 + kRows, next);
+    float sum[kRows];
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       float part[kVec] = {};
@@ -74,8 +83,8 @@ __global__ void __launch_bounds__(kThreads) rms_backward_rows(RmsBackward<X, W> 
       for (int p = 0; p < kPacks; ++p) {
         float vx[kVec];
         float vdy[kVec];
-        unpack(x[r][p], vx);
-        unpack(dy[r][p], vdy);
+        unpack(g.x[r][p], vx);
+        unpack(g.dy[r][p], vdy);
 #pragma unroll
         for (int i = 0; i < kVec; ++i) part[i] = fmaf(vx[i], w[p][i] * vdy[i], part[i]);
       }
@@ -97,9 +106,9 @@ __global__ void __launch_bounds__(kThreads) rms_backward_rows(RmsBackward<X, W> 
         float vdy[kVec];
         float vold[kVec];
         float out[kVec];
-        unpack(x[r][p], vx);
-        unpack(dy[r][p], vdy);
-        unpack(old[r][p], vold);
+        unpack(g.x[r][p], vx);
+        unpack(g.dy[r][p], vdy);
+        unpack(g.old[r][p], vold);
 #pragma unroll
         for (int i = 0; i < kVec; ++i) {
           dw[p][i] += vdy[i] * (vx[i] * rstd);
@@ -150,49 +159,70 @@ __global__ void __launch_bounds__(kThreads) rms_backward_any(RmsBackward<X, W> a
   }
 }
 
-__global__ void fold_rows_kernel(const float* rows_RD, int64_t rows, int64_t dim, float* out_D) {
-  const int64_t col = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (col >= dim) return;
-  constexpr int kAhead = 16;  // reads in flight; the additions stay in order
-  float sum = rows_RD[col];
-  int64_t r = 1;
-  for (; r + kAhead <= rows; r += kAhead) {
-    float next[kAhead];
+// kFoldCols columns a block; all threads read, the first kFoldCols add in order.
+constexpr int kFoldCols = 32;  // few: there are few columns and many processors
+constexpr int kFoldRows = 256;
+constexpr int kFoldThreads = 256;
+
+__global__ void __launch_bounds__(kFoldThreads)
+    fold_rows_kernel(const float* rows_RD, int64_t rows, int64_t dim, float* out_D) {
+  constexpr int kLanes = kFoldThreads / kFoldCols;
+  constexpr int kEach = kFoldRows / kLanes;
+  __shared__ float part[kFoldRows][kFoldCols];
+  const int at = static_cast<int>(threadIdx.x) % kFoldCols;
+  const int lane = static_cast<int>(threadIdx.x) / kFoldCols;
+  const int64_t col = static_cast<int64_t>(blockIdx.x) * kFoldCols + at;
+  float sum = 0.0F;
+  for (int64_t begin = 0; begin < rows; begin += kFoldRows) {
+    const int n = static_cast<int>(min(int64_t{kFoldRows}, rows - begin));
+    float x[kEach];
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) next[i] = rows_RD[(r + i) * dim + col];
+    for (int k = 0; k < kEach; ++k) {
+      const int r = k * kLanes + lane;
+      x[k] = r < n && col < dim ? __ldg(rows_RD + (begin + r) * dim + col) : 0.0F;
+    }
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) sum += next[i];
+    for (int k = 0; k < kEach; ++k) part[k * kLanes + lane][at] = x[k];
+    __syncthreads();
+    if (lane == 0) {
+      if (begin == 0) sum = part[0][at];
+#pragma unroll 16
+      for (int r = begin == 0 ? 1 : 0; r < n; ++r) sum += part[r][at];
+    }
+    __syncthreads();
   }
-  for (; r < rows; ++r) sum += rows_RD[r * dim + col];
-  out_D[col] = sum;
+  if (lane == 0 && col < dim) out_D[col] = sum;
+}
+
+template <int kPacks, int kRows, int kBlock, typename X, typename W>
+void launch_rows(cudaStream_t stream, const RmsBackward<X, W>& a) {
+  const int64_t threads = round_up(div_ceil(a.dim, int64_t{kVec} * kPacks), int64_t{kWarp});
+  rms_backward_rows<X, W, kPacks, kRows, kBlock>
+      <<<static_cast<unsigned>(div_ceil(a.tokens, kNormRowBlock)), static_cast<unsigned>(threads),
+         0, stream>>>(a);
 }
 
 template <typename X, typename W>
 void launch(cudaStream_t stream, const RmsBackward<X, W>& a, bool vectors) {
-  const auto blocks = static_cast<unsigned>(div_ceil(a.tokens, kNormRowBlock));
-  const int64_t wanted = round_up(div_ceil(a.dim, kVec), kWarp);
-  const auto threads = static_cast<unsigned>(wanted < kThreads ? wanted : int64_t{kThreads});
-  const int64_t packs = vectors ? div_ceil(a.dim, int64_t{threads} * kVec) : 5;
-  constexpr bool kNarrow = sizeof(X) == 2;
-  if (packs <= 1) {
-    rms_backward_rows<X, W, 1, kNarrow ? 4 : 2><<<blocks, threads, 0, stream>>>(a);
-  } else if (packs <= 2) {
-    rms_backward_rows<X, W, 2, kNarrow ? 2 : 1><<<blocks, threads, 0, stream>>>(a);
-  } else if (packs <= 4) {
-    rms_backward_rows<X, W, 4, 1><<<blocks, threads, 0, stream>>>(a);
+  if constexpr (sizeof(X) == 2) {
+    if (vectors && a.dim <= 256 * kVec) return launch_rows<1, 2, 256>(stream, a);
+    if (vectors && a.dim <= 512 * kVec) return launch_rows<1, 2, 512>(stream, a);
+    if (vectors && a.dim <= 1024 * kVec) return launch_rows<2, 1, 512>(stream, a);
   } else {
-    const dim3 columns(blocks, static_cast<unsigned>(div_ceil(a.dim, kThreads)));
-    rms_weight_any<X, W><<<columns, kThreads, 0, stream>>>(a);  // first: dx may be dy
-    rms_backward_any<X, W><<<static_cast<unsigned>(a.tokens), kThreads, 0, stream>>>(a);
+    if (vectors && a.dim <= 256 * kVec) return launch_rows<1, 1, 256>(stream, a);
+    if (vectors && a.dim <= 512 * kVec) return launch_rows<2, 1, 256>(stream, a);
   }
+  const auto blocks = static_cast<unsigned>(div_ceil(a.tokens, kNormRowBlock));
+  const dim3 columns(blocks, static_cast<unsigned>(div_ceil(a.dim, kThreads)));
+  rms_weight_any<X, W><<<columns, kThreads, 0, stream>>>(a);  // first: dx may be dy
+  rms_backward_any<X, W><<<static_cast<unsigned>(a.tokens), kThreads, 0, stream>>>(a);
 }
 
 }  // namespace
 
 void fold_rows(cudaStream_t stream, const float* rows_RD, int64_t rows, int64_t dim, float* out_D) {
-  constexpr int kFoldThreads = 64;  // small blocks: there are few columns and many processors
-  fold_rows_kernel<<<static_cast<unsigned>(div_ceil(dim, kFoldThreads)), kFoldThreads, 0, stream>>>(
-      rows_RD, rows, dim, out_D);
+  fold_rows_kernel<<<static_cast<unsigned>(div_ceil(dim, int64_t{kFoldCols})), kFoldThreads, 0,
+                     stream>>>(rows_RD, rows, dim, out_D);
 }
 
 Status CudaBackend::rms_norm_backward(Stream& s, const RmsNormBackwardArgs& a) {

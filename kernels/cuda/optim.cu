@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "kernels/cuda/bulk.cuh"
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/launch.h"
@@ -54,49 +55,88 @@ void in_batches(std::span<const Segment> all, Items items, Launch launch) {
 }
 
 // Two neighbouring lanes a row: one takes the elements e with e mod 8 in 0..3, the other 4..7. Each
-// keeps four of the eight partial sums, so every partial is a left fold over the row.
-__global__ void __launch_bounds__(kThreads)
+// keeps four of the eight partial sums, so every partial is a left fold over the row. The square
+// of an f32 is exact in f64, so the fused form rounds as the separate one does. Rows on 16 bytes
+// come through shared memory, kSumCols elements of each at a time, so that memory is read in long
+// runs.
+constexpr int kSumWarps = 4;
+constexpr int kSumRows = kWarp / 2;
+constexpr int kSumCols = 256;
+constexpr int kSumStride = kSumCols + 8;  // lanes that read together meet different banks
+constexpr int kSumShared = kSumWarps * kSumRows * kSumStride * static_cast<int>(sizeof(float));
+
+struct RowHalf {
+  int half;  // which four of eight
+  double p[4] = {0.0, 0.0, 0.0, 0.0};
+
+  __device__ __forceinline__ void add(const float4& v) {
+    const double d[4] = {static_cast<double>(v.x), static_cast<double>(v.y),
+                         static_cast<double>(v.z), static_cast<double>(v.w)};
+#pragma unroll
+    for (int k = 0; k < 4; ++k) p[k] = fma(d[k], d[k], p[k]);
+  }
+  // Elements 8 i + 4 half .. + 3 below n.
+  __device__ __forceinline__ void add_any(const float* row, int64_t n) {
+    for (int64_t e = half * 4; e < n; e += 8) {
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const double d = e + k < n ? static_cast<double>(row[e + k]) : 0.0;
+        if (e + k < n) p[k] = fma(d, d, p[k]);
+      }
+    }
+  }
+  // The same by way of the warp's `stage`; all lanes together, each with its row.
+  __device__ __forceinline__ void add_staged(const float* row, int64_t n, float* stage,
+                                             uint64_t* barrier) {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+    float* mine = stage + lane / 2 * kSumStride;
+    uint32_t parity = 0;
+    for (int64_t done = 0; __any_sync(kAllLanes, done < n); done += kSumCols, parity ^= 1) {
+      const int count = static_cast<int>(max(int64_t{0}, min(int64_t{kSumCols}, n - done)));
+      const int all = __reduce_add_sync(kAllLanes, half == 0 ? count : 0);
+      if (lane == 0) barrier_expect(barrier, static_cast<uint32_t>(all) * 4U);
+      __syncwarp();
+      if (half == 0 && count > 0) {
+        bulk_load(mine, row + done, static_cast<uint32_t>(count) * 4U, barrier);
+      }
+      barrier_wait(barrier, parity);
+#pragma unroll 8
+      for (int e = half * 4; e < count; e += 8) add(*reinterpret_cast<const float4*>(mine + e));
+      __syncwarp();
+    }
+  }
+};
+
+__global__ void __launch_bounds__(kSumWarps* kWarp, 3)
     row_sumsq_kernel(const float* x, Batch<RowSegment> batch, double* row_sums) {
+  extern __shared__ __align__(16) float stages[];
+  __shared__ uint64_t barriers[kSumWarps];
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  if (lane == 0) {
+    barrier_init(&barriers[warp], 1);
+    barrier_init_fence();
+  }
+  __syncwarp();
   const int64_t total = batch.first[batch.count];
-  const int64_t index = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  const int half = static_cast<int>(index % 2);
-  const bool in = index / 2 < total;
-  const int64_t item = in ? index / 2 : total - 1;  // both lanes of a pair reach the shuffle
+  const int64_t index = (static_cast<int64_t>(blockIdx.x) * kSumWarps + warp) * kSumRows + lane / 2;
+  const bool in = index < total;
+  const int64_t item = in ? index : total - 1;  // all lanes of a warp stay together
   const int at = find_segment(batch, item);
   const RowSegment& segment = batch.segments[at];
   const int64_t r = item - batch.first[at];
   const int64_t n = segment.row_elements;
   const float* row = x + segment.begin + r * n;
-  double p[4] = {0.0, 0.0, 0.0, 0.0};
-  const auto add = [&](int k, float value) {
-    const double v = static_cast<double>(value);
-    p[k] += v * v;
-  };
-  int64_t e = half * 4;
-  if (n % 4 == 0 && reinterpret_cast<uint64_t>(row) % 16 == 0) {
-    constexpr int kAhead = 8;
-    for (; e + (kAhead - 1) * 8 + 4 <= n; e += kAhead * 8) {
-      float4 v[kAhead];
-#pragma unroll
-      for (int k = 0; k < kAhead; ++k) v[k] = *reinterpret_cast<const float4*>(row + e + 8 * k);
-#pragma unroll
-      for (int k = 0; k < kAhead; ++k) {
-        add(0, v[k].x);
-        add(1, v[k].y);
-        add(2, v[k].z);
-        add(3, v[k].w);
-      }
-    }
+  RowHalf sum{lane % 2};
+  const bool aligned = n % 4 == 0 && reinterpret_cast<uint64_t>(row) % 16 == 0;
+  if (__all_sync(kAllLanes, aligned)) {
+    sum.add_staged(row, n, stages + warp * kSumRows * kSumStride, &barriers[warp]);
+  } else {
+    sum.add_any(row, n);
   }
-  for (; e < n; e += 8) {
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      if (e + k < n) add(k, row[e + k]);
-    }
-  }
-  const double mine = (p[0] + p[1]) + (p[2] + p[3]);
+  const double mine = (sum.p[0] + sum.p[1]) + (sum.p[2] + sum.p[3]);
   const double other = __shfl_xor_sync(kAllLanes, mine, 1);
-  if (in && half == 0) row_sums[segment.first_row + r] = mine + other;
+  if (in && sum.half == 0) row_sums[segment.first_row + r] = mine + other;
 }
 
 constexpr int kTreeLeaves = 2048;  // of one block: a power of two
@@ -216,11 +256,16 @@ Status CudaBackend::row_sumsq(Stream& s, const RowSumsqArgs& a) {
   SWAX_TRY(validate(a));
   if (a.segments.empty()) return ok();
   SWAX_TRY(need_data("row_sumsq", {&a.x_S, &a.row_sums_R}));
+  SWAX_CUDA_TRY("row_sumsq",
+                cudaFuncSetAttribute(reinterpret_cast<const void*>(row_sumsq_kernel),
+                                     cudaFuncAttributeMaxDynamicSharedMemorySize, kSumShared));
   in_batches(
       a.segments, [](const RowSegment& r) { return r.rows; },
       [&](const Batch<RowSegment>& b) {
-        const auto blocks = static_cast<unsigned>(div_ceil(2 * b.first[b.count], kThreads));
-        row_sumsq_kernel<<<blocks, kThreads, 0, raw(s)>>>(a.x_S.f32(), b, a.row_sums_R.f64());
+        const auto blocks =
+            static_cast<unsigned>(div_ceil(b.first[b.count], int64_t{kSumWarps} * kSumRows));
+        row_sumsq_kernel<<<blocks, kSumWarps * kWarp, kSumShared, raw(s)>>>(a.x_S.f32(), b,
+                                                                            a.row_sums_R.f64());
       });
   return last_launch("row_sumsq");
 }

@@ -8,21 +8,28 @@
 namespace swax::cuda {
 namespace {
 
-// Walks over vectors of eight columns of [rows, cols].
+// Calls body(row, col) for one vector of eight columns of [rows, cols] a thread.
 struct Grid {
   int64_t rows;
   int64_t cols;
 };
+constexpr int64_t packs_of(int64_t cols) { return (cols + kVec - 1) / kVec; }
+
+// a / b; 64-bit division takes many times the instructions of the 32-bit one.
+__device__ __forceinline__ int64_t divided(int64_t a, int64_t b) {
+  if (((a | b) >> 32) == 0) return static_cast<uint32_t>(a) / static_cast<uint32_t>(b);
+  return a / b;
+}
 template <typename Body>
-__device__ __forceinline__ void for_vectors(Grid g, Body body) {
+__device__ __forceinline__ void for_vector(Grid g, Body body) {
   const int64_t packs = (g.cols + kVec - 1) / kVec;
-  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
-  const int64_t total = g.rows * packs;
-  for (int64_t e = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; e < total;
-       e += step) {
-    const int64_t row = e / packs;
-    body(row, (e - row * packs) * kVec);
-  }
+  const int64_t e = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (e >= g.rows * packs) return;
+  const int64_t row = divided(e, packs);
+  body(row, (e - row * packs) * kVec);
+}
+unsigned blocks_of(Grid g) {
+  return static_cast<unsigned>(div_ceil(g.rows * packs_of(g.cols), int64_t{kThreads}));
 }
 
 template <typename X>
@@ -36,14 +43,14 @@ struct Swiglu {
 
 template <bool kAligned, typename X>
 __global__ void __launch_bounds__(kThreads) swiglu_kernel(Swiglu<X> x) {
-  for_vectors(x.grid, [&](int64_t row, int64_t col) {
+  for_vector(x.grid, [&](int64_t row, int64_t col) {
     float a[kVec];
     float b[kVec];
     float s[kVec];
     load8<kAligned>(x.a + row * x.a_stride, col, x.grid.cols, a);
     load8<kAligned>(x.b + row * x.b_stride, col, x.grid.cols, b);
 #pragma unroll
-    for (int i = 0; i < kVec; ++i) s[i] = a[i] * sigmoid(a[i]) * b[i];
+    for (int i = 0; i < kVec; ++i) s[i] = a[i] * sigmoid_of<X>(a[i]).value * b[i];
     store8<kAligned>(x.s + row * x.s_stride, col, x.grid.cols, s);
   });
 }
@@ -61,7 +68,7 @@ struct SwigluBackward {
 
 template <bool kAligned, typename X>
 __global__ void __launch_bounds__(kThreads) swiglu_backward_kernel(SwigluBackward<X> x) {
-  for_vectors(x.grid, [&](int64_t row, int64_t col) {
+  for_vector(x.grid, [&](int64_t row, int64_t col) {
     float a[kVec];
     float b[kVec];
     float ds[kVec];
@@ -72,10 +79,10 @@ __global__ void __launch_bounds__(kThreads) swiglu_backward_kernel(SwigluBackwar
     load8<kAligned>(x.ds + row * x.ds_stride, col, x.grid.cols, ds);
 #pragma unroll
     for (int i = 0; i < kVec; ++i) {
-      const float sig = sigmoid(a[i]);
-      const float slope = sig * fmaf(a[i], 1.0F - sig, 1.0F);
+      const Sigmoid sig = sigmoid_of<X>(a[i]);
+      const float slope = sig.value * fmaf(a[i], sig.rest, 1.0F);
       da[i] = ds[i] * b[i] * slope;
-      db[i] = ds[i] * a[i] * sig;
+      db[i] = ds[i] * a[i] * sig.value;
     }
     store8<kAligned>(x.da + row * x.da_stride, col, x.grid.cols, da);
     store8<kAligned>(x.db + row * x.db_stride, col, x.grid.cols, db);
@@ -94,14 +101,8 @@ struct Rope {
 
 template <bool kAligned, typename X>
 __global__ void __launch_bounds__(kThreads) rope_kernel(Rope<X> r) {
-  const int64_t packs = (r.pairs + kVec - 1) / kVec;
-  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
-  const int64_t total = r.tokens * r.heads * packs;
-  for (int64_t e = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; e < total;
-       e += step) {
-    const int64_t row = e / packs;
-    const int64_t col = (e - row * packs) * kVec;
-    const int64_t t = row / r.heads;
+  for_vector({r.tokens * r.heads, r.pairs}, [&](int64_t row, int64_t col) {
+    const int64_t t = divided(row, r.heads);
     X* low = r.x + t * r.x_stride + (row - t * r.heads) * 2 * r.pairs;
     X* high = low + r.pairs;
     float c[kVec];
@@ -121,7 +122,7 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(Rope<X> r) {
     }
     store8<kAligned>(low, col, r.pairs, x);
     store8<kAligned>(high, col, r.pairs, y);
-  }
+  });
 }
 
 template <typename X>
@@ -134,7 +135,7 @@ void launch_swiglu(cudaStream_t stream, const SwigluArgs& a) {
                     row_stride(a.b_TF),
                     row_stride(a.s_TF),
                     grid};
-  const unsigned blocks = blocks_for(grid.rows * div_ceil(grid.cols, kVec));
+  const unsigned blocks = blocks_of(grid);
   const bool vectors =
       grid.cols % kVec == 0 && vector_rows(a.a_TF) && vector_rows(a.b_TF) && vector_rows(a.s_TF);
   if (vectors) {
@@ -158,7 +159,7 @@ void launch_swiglu_backward(cudaStream_t stream, const SwigluBackwardArgs& a) {
                             row_stride(a.da_TF),
                             row_stride(a.db_TF),
                             grid};
-  const unsigned blocks = blocks_for(grid.rows * div_ceil(grid.cols, kVec));
+  const unsigned blocks = blocks_of(grid);
   const bool vectors = grid.cols % kVec == 0 && vector_rows(a.a_TF) && vector_rows(a.b_TF) &&
                        vector_rows(a.ds_TF) && vector_rows(a.da_TF) && vector_rows(a.db_TF);
   if (vectors) {
@@ -181,7 +182,7 @@ void launch_rope(cudaStream_t stream, const RopeArgs& a) {
   r.heads = a.x_THE.dims[1];
   r.pairs = a.x_THE.dims[2] / 2;
   r.sign = a.inverse ? -1.0F : 1.0F;
-  const unsigned blocks = blocks_for(r.tokens * r.heads * div_ceil(r.pairs, kVec));
+  const unsigned blocks = blocks_of({r.tokens * r.heads, r.pairs});
   const bool vectors =
       r.pairs % kVec == 0 && vector_rows(a.x_THE) && vector_rows(a.cos_TP) && vector_rows(a.sin_TP);
   if (vectors) {

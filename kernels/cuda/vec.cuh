@@ -63,6 +63,13 @@ __device__ __forceinline__ Pack<bf16> load_pack(const bf16* p) {
 __device__ __forceinline__ Pack<float> load_pack(const float* p) {
   return {*reinterpret_cast<const float4*>(p), *reinterpret_cast<const float4*>(p + 4)};
 }
+// For memory that the kernel does not write: such a read may go ahead of the writes before it.
+__device__ __forceinline__ Pack<bf16> read_pack(const bf16* p) {
+  return {__ldg(reinterpret_cast<const uint4*>(p))};
+}
+__device__ __forceinline__ Pack<float> read_pack(const float* p) {
+  return {__ldg(reinterpret_cast<const float4*>(p)), __ldg(reinterpret_cast<const float4*>(p + 4))};
+}
 __device__ __forceinline__ void store_pack(bf16* p, const Pack<bf16>& x) {
   *reinterpret_cast<uint4*>(p) = x.v;
 }
