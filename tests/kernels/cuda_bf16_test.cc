@@ -74,9 +74,10 @@ TEST(CudaBf16, Gemm) {
   }
 }
 
-void check_loss(DType type, int64_t tokens, int64_t vocab, float cap) {
-  SCOPED_TRACE(testing::Message() << dtype_name(type) << " V " << vocab << " cap " << cap);
-  const std::vector<float> logits = exact_normal("u", tokens * vocab, {.std = 3.0});
+void check_loss(DType type, int64_t tokens, int64_t vocab, float cap, Draw draw = {.std = 3.0}) {
+  SCOPED_TRACE(testing::Message() << dtype_name(type) << " V " << vocab << " cap " << cap
+                                  << " mean " << draw.mean << " std " << draw.std);
+  const std::vector<float> logits = exact_normal("u", tokens * vocab, draw);
   std::vector<int32_t> targets = random_ints(23, "targets", tokens, static_cast<int32_t>(vocab));
   targets[2] = -1;
   StepScalars scalars;
@@ -86,6 +87,7 @@ void check_loss(DType type, int64_t tokens, int64_t vocab, float cap) {
   const auto want = reference::cross_entropy(widen(logits), targets, options);
   double largest = 0.0;
   for (const float x : logits) largest = std::max(largest, std::abs(static_cast<double>(x)));
+  largest = std::min(largest, static_cast<double>(cap));
   const double exponent = cap > 0.0F ? std::ldexp(largest, -23) : 0.0;
   const double f32_bound = rounding_bound(vocab, 4) + exponent;
   double loss = 0.0;
@@ -122,6 +124,20 @@ TEST(CudaBf16, CrossEntropy) {
       check_loss(type, 9, 1001, cap);
     }
   }
+}
+
+TEST(CudaBf16, CrossEntropyOfLongRows) {
+  // Logits inside and outside the range of the polynomial, caps that need the maximum, logits far
+  // from zero, and more rows than blocks.
+  for (const float cap : {0.5F, 30.0F, 40.0F, 41.0F}) {
+    check_loss(DType::kBF16, 5, 8200, cap, {.std = static_cast<double>(cap) / 2.0});
+    check_loss(DType::kBF16, 5, 8200, cap, {.mean = 2.0 * static_cast<double>(cap)});
+  }
+  for (const double mean : {-120.0, 120.0}) {
+    check_loss(DType::kBF16, 5, 8200, 0.0F, {.mean = mean, .std = 3.0});
+  }
+  check_loss(DType::kBF16, 5, 8200, 0.0F, {.std = 60.0});
+  for (const float cap : {0.0F, 30.0F}) check_loss(DType::kBF16, 401, 8200, cap);
 }
 
 TEST(CudaBf16, TargetsBeyondTheVocabularyShowInTheLoss) {
@@ -207,6 +223,30 @@ TEST(CudaBf16, Gates) {
     check_gates(type, DType::kF32, 70, 4096, 8);
     check_gates(type, type, 33, 100, 3);
     check_gates(type, DType::kBF16, 5, 264, 5);
+    check_gates(type, type, 300, 512, 5);
+    check_gates(type, type, 40, 96, 10);
+    check_gates(type, type, 20, 64, 17);
+  }
+}
+
+// Rows of every segment against the stated order.
+void check_row_sums(const std::vector<RowSegment>& segments, int64_t elements, int64_t rows) {
+  const std::vector<float> x = exact_normal("x", elements);
+  Rig rig = open_rig();
+  GuardedBuffer<double> sums("sums", rows);
+  EXPECT_TRUE(
+      rig.backend->row_sumsq(*rig.stream, {f32(x, {elements}), segments, f64(sums, {rows})}).ok());
+  for (const RowSegment& s : segments) {
+    for (int64_t r = 0; r < s.rows; ++r) {
+      double p[8] = {};
+      for (int64_t e = 0; e < s.row_elements; ++e) {
+        const double v =
+            static_cast<double>(x[static_cast<size_t>(s.begin + r * s.row_elements + e)]);
+        p[e % 8] += v * v;
+      }
+      ASSERT_EQ(sums.data()[s.first_row + r],
+                ((p[0] + p[1]) + (p[2] + p[3])) + ((p[4] + p[5]) + (p[6] + p[7])));
+    }
   }
 }
 
@@ -222,23 +262,20 @@ TEST(CudaBf16, RowSumsOfManySegmentsHaveTheStatedOrder) {
     begin += s.rows * s.row_elements + k % 3;
     rows += s.rows;
   }
-  const std::vector<float> x = exact_normal("x", begin);
-  Rig rig = open_rig();
-  GuardedBuffer<double> sums("sums", rows);
-  EXPECT_TRUE(
-      rig.backend->row_sumsq(*rig.stream, {f32(x, {begin}), segments, f64(sums, {rows})}).ok());
-  for (const RowSegment& s : segments) {
-    for (int64_t r = 0; r < s.rows; ++r) {
-      double p[8] = {};
-      for (int64_t e = 0; e < s.row_elements; ++e) {
-        const double v =
-            static_cast<double>(x[static_cast<size_t>(s.begin + r * s.row_elements + e)]);
-        p[e % 8] += v * v;
-      }
-      ASSERT_EQ(sums.data()[s.first_row + r],
-                ((p[0] + p[1]) + (p[2] + p[3])) + ((p[4] + p[5]) + (p[6] + p[7])));
-    }
+  check_row_sums(segments, begin, rows);
+}
+
+TEST(CudaBf16, RowSumsOfLongRowsHaveTheStatedOrder) {
+  std::vector<RowSegment> segments;
+  int64_t begin = 0;
+  int64_t rows = 0;
+  for (const auto& [count, width] :
+       {std::pair<int64_t, int64_t>{70, 768}, {33, 2052}, {16, 4}, {100, 256}, {1, 5000}}) {
+    segments.push_back({.begin = begin, .rows = count, .row_elements = width, .first_row = rows});
+    begin += count * width;
+    rows += count;
   }
+  check_row_sums(segments, begin, rows);
 }
 
 TEST(CudaBf16, NormTreeOverSeveralLevelsOfBlocks) {

@@ -234,6 +234,29 @@ TEST(CudaWide, Embedding) {
   }
 }
 
+TEST(CudaWide, EmbeddingAddsInTokenOrder) {
+  const int64_t vocab = 700;
+  const int64_t tokens = 5000;
+  const int64_t dim = 24;
+  std::vector<int32_t> token = random_ints(31, "tokens", tokens, vocab);
+  for (size_t t = 0; t < token.size(); t += 2) token[t] %= 3;
+  const std::vector<float> dy = exact_normal("dy", tokens * dim);
+  std::vector<float> want(static_cast<size_t>(vocab * dim), 0.0F);
+  for (size_t t = 0; t < token.size(); ++t) {
+    for (size_t i = 0; i < static_cast<size_t>(dim); ++i) {
+      want[static_cast<size_t>(token[t]) * static_cast<size_t>(dim) + i] +=
+          dy[t * static_cast<size_t>(dim) + i];
+    }
+  }
+  Rig rig = open_rig();
+  Values vdy(DType::kBF16, dy), dw(DType::kF32, vocab * dim);
+  EXPECT_TRUE(rig.backend
+                  ->embedding_backward(*rig.stream, {i32(token, {tokens}), vdy.view({tokens, dim}),
+                                                     dw.view({vocab, dim})})
+                  .ok());
+  EXPECT_TRUE(same_bits("dw", dw.floats(), want));
+}
+
 TEST(CudaWide, TokensOutsideTheVocabularyBecomeNaN) {
   Rig rig = open_rig();
   std::vector<float> w(4 * 3, 1.0F), y(2 * 3, 0.0F);
