@@ -1,121 +1,17 @@
 // Times the ops of the CUDA backend at the shapes of the 1.4B model (one sequence of 16,384 tokens,
-// bf16): median of CUDA-event times over buffers that rotate, so that a run does not find its own
-// data in the cache. Memory-bound ops print GB/s (each input read once, each output written once)
-// and the share of the copy rate measured in the same run; products TFLOP/s.
+// bf16); cuda_bench.h says how.
 //   cuda_kernels_bench [words of a name]
 #include <cuda_runtime_api.h>
 
-#include <algorithm>
 #include <cstdio>
-#include <cstdlib>
-#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "kernels/cuda/cuda_backend.h"
+#include "tests/bench/cuda_bench.h"
 
-namespace swax {
+namespace swax::bench {
 namespace {
-
-constexpr int64_t kTokens = 16384;
-constexpr int64_t kDim = 2048;
-constexpr int64_t kInner = 5632;
-constexpr int64_t kHeads = 4;
-constexpr int64_t kHeadSize = 512;
-constexpr int64_t kVocab = 50304;
-constexpr int64_t kLossRows = 2048;
-constexpr int kSets = 3;
-constexpr DType kBf16 = DType::kBF16;
-constexpr DType kF32 = DType::kF32;
-
-void must(const Status& s) {
-  if (s.ok()) return;
-  std::fprintf(stderr, "%s\n", s.to_string().c_str());
-  std::exit(1);
-}
-
-struct Bench {
-  std::unique_ptr<cuda::CudaBackend> backend;
-  std::unique_ptr<Stream> stream;
-  std::vector<Buffer> memory;
-  std::string only;
-  double copy_rate = 0.0;  // bytes/s
-  uint32_t seed = 1;
-
-  // Random values in [-1, 1).
-  Tensor make(DType dtype, std::initializer_list<int64_t> dims) {
-    Tensor t = raw(dtype, dims);
-    if (dtype == kBf16 || dtype == kF32) {
-      must(cuda::fill_probe(cuda::raw(*stream), dtype, t.data, t.elements(), seed++));
-    } else {
-      cudaMemsetAsync(t.data, 0, static_cast<size_t>(t.bytes()), cuda::raw(*stream));
-    }
-    return t;
-  }
-  Tensor raw(DType dtype, std::initializer_list<int64_t> dims) {
-    Tensor t = Tensor::of(nullptr, dtype, dims);
-    Result<Buffer> b = backend->allocate(t.bytes(), MemoryKind::kDevice);
-    must(b.status());
-    t.data = b->data();
-    memory.push_back(std::move(b).value());
-    return t;
-  }
-
-  // Median seconds of run(set).
-  double time(const std::function<Status(int)>& run) {
-    constexpr int kWarm = 3;
-    constexpr int kRuns = 15;
-    cudaEvent_t begin = nullptr;
-    cudaEvent_t end = nullptr;
-    cudaEventCreate(&begin);
-    cudaEventCreate(&end);
-    std::vector<float> ms;
-    for (int i = 0; i < kWarm + kRuns; ++i) {
-      cudaEventRecord(begin, cuda::raw(*stream));
-      must(run(i % kSets));
-      cudaEventRecord(end, cuda::raw(*stream));
-      cudaEventSynchronize(end);
-      float one = 0.0F;
-      cudaEventElapsedTime(&one, begin, end);
-      if (i >= kWarm) ms.push_back(one);
-    }
-    must(backend->sync(*stream));
-    cudaEventDestroy(begin);
-    cudaEventDestroy(end);
-    std::sort(ms.begin(), ms.end());
-    return static_cast<double>(ms[ms.size() / 2]) * 1e-3;
-  }
-  bool wanted(const std::string& name) const {
-    return only.empty() || name.find(only) != std::string::npos;
-  }
-  // prepare() makes the buffers and gives the op; they are freed afterwards.
-  void bytes(const std::string& name, double moved,
-             const std::function<std::function<Status(int)>()>& prepare) {
-    if (!wanted(name)) return;
-    const double s = time(prepare());
-    std::printf("%-34s %9.1f us %8.0f GB/s %6.1f %% of copy\n", name.c_str(), s * 1e6,
-                moved / s * 1e-9, moved / s / copy_rate * 100.0);
-    std::fflush(stdout);
-    memory.clear();
-  }
-  void flops(const std::string& name, double count,
-             const std::function<std::function<Status(int)>()>& prepare) {
-    if (!wanted(name)) return;
-    const double s = time(prepare());
-    std::printf("%-34s %9.1f us %8.1f TFLOP/s\n", name.c_str(), s * 1e6, count / s * 1e-12);
-    std::fflush(stdout);
-    memory.clear();
-  }
-};
-
-using Run = std::function<Status(int)>;
-// One value of a buffer set.
-template <typename Make>
-std::vector<decltype(std::declval<Make>()())> sets(Make make) {
-  std::vector<decltype(make())> out;
-  for (int i = 0; i < kSets; ++i) out.push_back(make());
-  return out;
-}
 
 void copy_rate(Bench& b) {
   const int64_t n = int64_t{1} << 28;
@@ -125,6 +21,15 @@ void copy_rate(Bench& b) {
   b.copy_rate = 2.0 * static_cast<double>(n) * 4.0 / s;
   std::printf("%-34s %9.1f us %8.0f GB/s\n", "copy of 1 GiB", s * 1e6, b.copy_rate * 1e-9);
   b.memory.clear();
+  const int64_t small = int64_t{1} << 24;  // as an activation
+  b.bytes("copy of 64 MiB", 2.0 * static_cast<double>(small) * 4.0, [&]() -> Run {
+    return [&b, s = sets([&] {
+                  return std::pair<Tensor, Tensor>(b.make(kF32, {small}), b.make(kF32, {small}));
+                })](int i) {
+      const auto& [source, target] = s[static_cast<size_t>(i)];
+      return b.backend->copy(*b.stream, target, source);
+    };
+  });
 }
 
 void norms(Bench& b, int64_t dim) {
@@ -244,92 +149,6 @@ void elementwise(Bench& b) {
   });
 }
 
-void ends(Bench& b) {
-  std::vector<int32_t> ids;
-  for (int64_t t = 0; t < kTokens; ++t) {
-    // A few frequent tokens and a long tail.
-    const int64_t mixed = (t * 2654435761LL) % 1000003;
-    ids.push_back(static_cast<int32_t>(t % 4 == 0 ? mixed % 30 : mixed % kVocab));
-  }
-  const auto tokens = [&] {
-    const Tensor t = b.raw(DType::kI32, {kTokens});
-    cudaMemcpy(t.data, ids.data(), ids.size() * 4, cudaMemcpyHostToDevice);
-    return t;
-  };
-  const double row = static_cast<double>(kTokens * kDim) * 2.0;
-  b.bytes("embedding", 2.0 * row, [&]() -> Run {
-    return [&b, s = sets([&] {
-                  return EmbeddingArgs{tokens(), b.make(kBf16, {kVocab, kDim}),
-                                       b.make(kBf16, {kTokens, kDim})};
-                })](int i) { return b.backend->embedding(*b.stream, s[static_cast<size_t>(i)]); };
-  });
-  b.bytes("embedding_backward", row + static_cast<double>(kVocab * kDim) * 4.0, [&]() -> Run {
-    return [&b, s = sets([&] {
-                  return EmbeddingBackwardArgs{tokens(), b.make(kBf16, {kTokens, kDim}),
-                                               b.make(kF32, {kVocab, kDim})};
-                })](int i) {
-      return b.backend->embedding_backward(*b.stream, s[static_cast<size_t>(i)]);
-    };
-  });
-  for (const float cap : {0.0F, 30.0F}) {
-    const std::string name = std::string("cross_entropy 2048 rows") + (cap > 0.0F ? " cap" : "");
-    b.bytes(name, static_cast<double>(kLossRows * kVocab) * 4.0, [&]() -> Run {
-      StepScalars host;
-      host.inv_targets = 1e-4F;
-      const Tensor scalars = b.raw(DType::kU8, {static_cast<int64_t>(sizeof(StepScalars))});
-      cudaMemcpy(scalars.data, &host, sizeof(host), cudaMemcpyHostToDevice);
-      return [&b, cap, s = sets([&] {
-                         CrossEntropyArgs a;
-                         a.logits_TV = b.make(kBf16, {kLossRows, kVocab});
-                         a.targets_T = tokens().rows(0, kLossRows);
-                         a.loss_sum = b.make(DType::kF64, {1});
-                         a.scalars = static_cast<const StepScalars*>(scalars.data);
-                         a.cap = cap;
-                         a.write_gradient = true;
-                         return a;
-                       })](int i) {
-        return b.backend->cross_entropy(*b.stream, s[static_cast<size_t>(i)]);
-      };
-    });
-  }
-  b.bytes("mlstm_gates", row, [&]() -> Run {
-    return [&b, s = sets([&] {
-                  MlstmGatesArgs a;
-                  a.x_TD = b.make(kBf16, {kTokens, kDim});
-                  a.wi_ND = b.make(kBf16, {kHeads, kDim});
-                  a.wf_ND = b.make(kBf16, {kHeads, kDim});
-                  a.bi_N = b.make(kBf16, {kHeads});
-                  a.bf_N = b.make(kBf16, {kHeads});
-                  a.i_TN = b.make(kF32, {kTokens, kHeads});
-                  a.f_TN = b.make(kF32, {kTokens, kHeads});
-                  a.cap = 15.0F;
-                  return a;
-                })](int i) { return b.backend->mlstm_gates(*b.stream, s[static_cast<size_t>(i)]); };
-  });
-  b.bytes("mlstm_gates_backward", 3.0 * row, [&]() -> Run {
-    return [&b, s = sets([&] {
-                  const auto rows = [&] { return b.make(kF32, {kTokens, kHeads}); };
-                  MlstmGatesBackwardArgs a;
-                  a.x_TD = b.make(kBf16, {kTokens, kDim});
-                  a.wi_ND = b.make(kBf16, {kHeads, kDim});
-                  a.wf_ND = b.make(kBf16, {kHeads, kDim});
-                  a.i_TN = rows();
-                  a.f_TN = rows();
-                  a.di_TN = rows();
-                  a.df_TN = rows();
-                  a.dx_TD = b.make(kBf16, {kTokens, kDim});
-                  a.dwi_ND = b.make(kF32, {kHeads, kDim});
-                  a.dwf_ND = b.make(kF32, {kHeads, kDim});
-                  a.dbi_N = b.make(kF32, {kHeads});
-                  a.dbf_N = b.make(kF32, {kHeads});
-                  a.cap = 15.0F;
-                  return a;
-                })](int i) {
-      return b.backend->mlstm_gates_backward(*b.stream, s[static_cast<size_t>(i)]);
-    };
-  });
-}
-
 void optimizer(Bench& b) {
   const int64_t rows = 200000;
   const int64_t n = rows * kDim;
@@ -376,52 +195,6 @@ void optimizer(Bench& b) {
   });
 }
 
-struct Product {
-  const char* name;
-  int64_t m, n, k;
-  bool trans_a, trans_b, accumulate;
-  DType out;
-};
-
-void products(Bench& b) {
-  const int64_t t = kTokens;
-  const Product all[] = {
-      {"gemm qkv x W^T", t, 3 * kDim, kDim, false, true, false, kBf16},
-      {"gemm out +=", t, kDim, kDim, false, true, true, kBf16},
-      {"gemm gate x W^T", t, kInner, kDim, false, true, false, kBf16},
-      {"gemm down +=", t, kDim, kInner, false, true, true, kBf16},
-      {"gemm dx of gate +=", t, kDim, kInner, false, false, true, kBf16},
-      {"gemm dx of down", t, kInner, kDim, false, false, false, kBf16},
-      {"gemm dW of gate f32", kInner, kDim, t, true, false, false, kF32},
-      {"gemm dW of gate f32 +=", kInner, kDim, t, true, false, true, kF32},
-      {"gemm dW of qkv f32", 3 * kDim, kDim, t, true, false, false, kF32},
-      {"gemm dW of out f32", kDim, kDim, t, true, false, false, kF32},
-      {"gemm head 2048", kLossRows, kVocab, kDim, false, true, false, kBf16},
-      {"gemm head dx 2048", kLossRows, kDim, kVocab, false, false, false, kBf16},
-      {"gemm head dW 2048 f32 +=", kVocab, kDim, kLossRows, true, false, true, kF32},
-      {"gemm head 128", 128, kVocab, kDim, false, true, false, kBf16},
-      {"gemm head dW 128 f32 +=", kVocab, kDim, 128, true, false, true, kF32},
-      {"gemm f32 gate", 2048, kInner, kDim, false, true, false, kF32},
-  };
-  for (const Product& p : all) {
-    const bool wide = std::string(p.name) == "gemm f32 gate";
-    const DType in = wide ? kF32 : kBf16;
-    b.flops(p.name,
-            2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k),
-            [&]() -> Run {
-              GemmArgs a;
-              a.a = p.trans_a ? b.make(in, {p.k, p.m}) : b.make(in, {p.m, p.k});
-              a.b = p.trans_b ? b.make(in, {p.n, p.k}) : b.make(in, {p.k, p.n});
-              a.c = b.make(p.out, {p.m, p.n});
-              a.trans_a = p.trans_a;
-              a.trans_b = p.trans_b;
-              a.accumulate = p.accumulate;
-              return [&b, a](int) { return b.backend->gemm(*b.stream, a); };
-            });
-  }
-  if (b.wanted("gemm")) std::printf("%s", b.backend->gemm_choices().c_str());
-}
-
 int run(int argc, char** argv) {
   Bench b;
   Result<std::unique_ptr<cuda::CudaBackend>> backend = cuda::CudaBackend::open(0);
@@ -437,13 +210,13 @@ int run(int argc, char** argv) {
   norms(b, 2 * kDim);
   head_norms(b);
   elementwise(b);
-  ends(b);
+  bench_ends(b);
   optimizer(b);
-  products(b);
+  bench_products(b);
   return 0;
 }
 
 }  // namespace
-}  // namespace swax
+}  // namespace swax::bench
 
-int main(int argc, char** argv) { return swax::run(argc, argv); }
+int main(int argc, char** argv) { return swax::bench::run(argc, argv); }
