@@ -36,7 +36,9 @@ class Backend {
   virtual Result<std::unique_ptr<Stream>> make_stream() = 0;
   virtual Event record(Stream& s) = 0;
   virtual void wait(Stream& s, Event e) = 0;
-  virtual Status sync(Stream& s) = 0;  // the only call that blocks the host
+  // Blocks the caller, which may be any thread, until all that was enqueued so far is done. The
+  // only call that blocks.
+  virtual Status sync(Stream& s) = 0;
   virtual Status copy(Stream& s, Tensor to,
                       Tensor from) = 0;  // same dtype and elements; any of device and pinned memory
 
@@ -76,6 +78,11 @@ class Backend {
   // What decides the bits besides the spec: "cpu glibc=2.36 openblas=0.3.21/SkylakeX
   // flags=avx2,..." (design: arithmetic fingerprint).
   virtual std::string fingerprint() const = 0;
+  // Algorithms chosen so far among forms that give the same bits, one a line: for the run record.
+  virtual std::string choices() const { return ""; }
+  // How often device memory was taken so far, also by ops on the first use of a shape. It stands
+  // still once every shape has been used.
+  virtual int64_t allocations() const { return 0; }
 };
 
 // Forwards every call to another backend; tests and wrappers override what they distort or count.

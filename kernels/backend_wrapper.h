@@ -71,6 +71,8 @@ class BackendWrapper : public Backend {
   Status adamw(Stream& s, const AdamWArgs& a) override { return inner_.adamw(s, a); }
 
   std::string fingerprint() const override { return inner_.fingerprint(); }
+  std::string choices() const override { return inner_.choices(); }
+  int64_t allocations() const override { return inner_.allocations(); }
 
  protected:
   Backend& inner() { return inner_; }

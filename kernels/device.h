@@ -20,6 +20,11 @@ enum class MemoryKind {
             // CPU
 };
 
+// Device memory that every stream of a backend holds for its own (products, partial sums).
+constexpr int64_t stream_workspace_bytes(BackendKind kind) {
+  return kind == BackendKind::kCuda ? int64_t{32} << 20 : 0;
+}
+
 // Opaque per backend; made by Backend::make_stream.
 class Stream {
  public:

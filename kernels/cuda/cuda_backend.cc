@@ -91,6 +91,7 @@ Result<Buffer> CudaBackend::allocate(int64_t bytes, MemoryKind kind) {
     }
     return Buffer(data, bytes, &free_pinned, nullptr);
   }
+  ++allocations_;
   const cudaError_t error = cudaMalloc(&data, size);
   if (error != cudaSuccess) {
     cudaGetLastError();
@@ -108,6 +109,7 @@ Result<Buffer> CudaBackend::allocate(int64_t bytes, MemoryKind kind) {
 Result<std::unique_ptr<Stream>> CudaBackend::make_stream() {
   SWAX_TRY(use_device());
   void* workspace = nullptr;
+  ++allocations_;
   SWAX_CUDA_TRY("make_stream", cudaMalloc(&workspace, kStreamWorkspace));
   cudaStream_t handle = nullptr;
   const cudaError_t error = cudaStreamCreateWithFlags(&handle, cudaStreamNonBlocking);
@@ -123,6 +125,7 @@ Event CudaBackend::record(Stream& s) { return events_.record(raw(s)); }
 void CudaBackend::wait(Stream& s, Event e) { events_.wait(raw(s), e); }
 
 Status CudaBackend::sync(Stream& s) {
+  SWAX_TRY(use_device());  // the caller may be a thread that has not used it yet
   return status_of(cudaStreamSynchronize(raw(s)), "sync", "cudaStreamSynchronize");
 }
 

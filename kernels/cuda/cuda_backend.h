@@ -9,6 +9,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <atomic>
 #include <memory>
 #include <string>
 
@@ -74,9 +75,10 @@ class CudaBackend final : public Backend {
   Status norm_tree(Stream& s, const NormTreeArgs& a) override;
   Status adamw(Stream& s, const AdamWArgs& a) override;
   std::string fingerprint() const override;
-
-  // The algorithms chosen so far, one product a line, in a fixed order: for the run record.
-  std::string gemm_choices() const { return gemm_->choices(); }
+  // Of the products, in a fixed order.
+  std::string choices() const override { return gemm_->choices(); }
+  // The choice of a product takes and frees memory for its probe.
+  int64_t allocations() const override { return allocations_ + gemm_->plans(); }
 
  private:
   CudaBackend(int ordinal, const cudaDeviceProp& properties);
@@ -84,6 +86,7 @@ class CudaBackend final : public Backend {
 
   int ordinal_;
   int multiprocessors_;
+  std::atomic<int64_t> allocations_{0};  // of device memory
   std::string device_text_;
   Events events_;
   std::unique_ptr<Gemm> gemm_;

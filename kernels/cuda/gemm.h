@@ -14,13 +14,14 @@
 #include <string>
 #include <tuple>
 
+#include "kernels/device.h"
 #include "kernels/spec/gemm.h"
 #include "proto/base/status.h"
 
 namespace swax::cuda {
 
 // Of each stream: for cuBLASLt (what NVIDIA advises for Hopper) and for partial sums of other ops.
-constexpr int64_t kStreamWorkspace = int64_t{32} << 20;
+constexpr int64_t kStreamWorkspace = stream_workspace_bytes(BackendKind::kCuda);
 
 // What a plan depends on.
 struct GemmShape {
@@ -48,6 +49,7 @@ class Gemm {
   Gemm& operator=(const Gemm&) = delete;
   Status run(cudaStream_t stream, void* workspace, const GemmArgs& a);
   std::string choices() const;
+  int64_t plans() const { return static_cast<int64_t>(plans_.size()); }
 
  private:
   struct Plan;

@@ -4,10 +4,10 @@
 // logits' exact max-shifted sum. token_loss_T (f64) optional: the single terms. With write_gradient
 // the logits are overwritten by du = (softmax(z) - onehot) * inv_targets * (1 - (z / cap)^2),
 // inv_targets read from StepScalars on the device. bad_T is not needed: a non-finite loss shows in
-// loss_sum. The head is run in chunks of kLossChunk tokens so that [T,V] logits never exist
-// (frozen: it changes bits). f32. Bounds: K = V, c = 4; with a cap 2 * 2^-24 * max|z| is added (z
-// is an exponent, so its rounding counts absolutely). The slope 1 - (z / cap)^2 is formed from u
-// and does not cancel.
+// loss_sum. The head is run in chunks of tokens so that [T,V] logits never exist; the chunk belongs
+// to the backend and is frozen: it changes bits. f32. Bounds: K = V, c = 4; with a cap 2 * 2^-24 *
+// max|z| is added (z is an exponent, so its rounding counts absolutely). The slope 1 - (z / cap)^2
+// is formed from u and does not cancel.
 #pragma once
 
 #include "kernels/spec/step_scalars.h"
@@ -16,7 +16,8 @@
 
 namespace swax {
 
-constexpr int64_t kLossChunk = 128;
+constexpr int64_t kLossChunk = 128;       // on the CPU: a chunk of logits stays in the cache
+constexpr int64_t kLossChunkCuda = 2048;  // products of fewer rows do not fill a GPU
 
 struct CrossEntropyArgs {
   Tensor logits_TV;                      // in: u; out: du when write_gradient
