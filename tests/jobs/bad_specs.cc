@@ -184,7 +184,12 @@ void add_ranges(std::vector<BadSpec>* list) {
   add("name_as_path", "name = \"a\"", "name = \"../a\"", "is not a name");
   add("empty_name", "name = \"a\"", "name = \"\"", "job.name");
   add("unknown_start", "seed = 7", "seed = 7\nstart = \"fersh\"", "nearest is fresh");
-  add("unknown_backend", "steps = 10", "steps = 10\nbackend = \"tpu\"", "must be cpu");
+  add("unknown_backend", "steps = 10", "steps = 10\nbackend = \"tpu\"",
+      "must be one of cpu, cuda; nearest is cpu");
+  add("misspelt_backend", "steps = 10", "steps = 10\nbackend = \"gpu\"",
+      "must be one of cpu, cuda; nearest is cpu");
+  add("capital_backend", "steps = 10", "steps = 10\nbackend = \"CUDA\"",
+      "must be one of cpu, cuda");
   add("unknown_layer", "layers = 2", "layers = 2\npattern = \"SG\"", "layer kinds are S");
   add("empty_pattern", "layers = 2", "layers = 2\npattern = \"\"", "model.pattern");
   add("terminal_codes", "seed = 7", "seed = 7\ndescription = \"\\u001b[2J\"", "control character");
