@@ -24,6 +24,7 @@ constexpr Category kCategories[] = {
     {"activations", "arena: saved tensors and scratch of a slot", &MemoryPlan::arena_bytes},
     {"inputs", "tokens, RoPE tables, numbers of the step", &MemoryPlan::input_bytes},
     {"staging", "copy for the checkpoint being written", &MemoryPlan::staging_bytes},
+    {"workspace", "of the streams of a GPU", &MemoryPlan::workspace_bytes},
 };
 
 std::string scientific(double value) {
@@ -131,8 +132,9 @@ std::string ranks_part(const PlanReport& plan) {
     const auto cell = [&](int64_t bytes) { return in_unit(bytes, unit); };
     memory.add({to_text(m.ranks), cell(m.master_bytes + m.moment_bytes),
                 cell(m.accumulator_bytes + m.partial_bytes), cell(m.gather_bytes),
-                cell(m.exchange_bytes), cell(m.arena_bytes), cell(m.norm_bytes + m.input_bytes),
-                cell(m.staging_bytes), cell(m.total())});
+                cell(m.exchange_bytes), cell(m.arena_bytes),
+                cell(m.norm_bytes + m.input_bytes + m.workspace_bytes), cell(m.staging_bytes),
+                cell(m.total())});
     const std::string most = group_digits(ranks.micro_steps);
     slots.add({to_text(m.ranks), most,
                ranks.slots_min == ranks.micro_steps ? most
@@ -152,6 +154,10 @@ std::string bytes_part(const PlanReport& plan) {
     for (const Category& category : kCategories)
       table.add({category.name, group_digits(ranks.memory.*category.bytes), category.what});
     table.add({"total", group_digits(ranks.memory.total()), ""});
+    if (const int64_t device = ranks.memory.device_bytes(); device > 0) {
+      table.add({"device", group_digits(device), "of the total, memory of the GPU"});
+      table.add({"host", group_digits(ranks.memory.host_bytes()), "of the total, pinned memory"});
+    }
     return "\nMemory of one of " + to_text(plan.ranks) + " ranks, to the byte\n" + table.text(2);
   }
   return "";
@@ -165,6 +171,8 @@ Json memory_json(const RankPlan& ranks) {
   return Json::object()
       .set("ranks", ranks.memory.ranks)
       .set("memory_bytes", bytes)
+      .set("device_bytes", ranks.memory.device_bytes())
+      .set("host_bytes", ranks.memory.host_bytes())
       .set("ring_units", ranks.memory.ring_units)
       .set("micro_steps", ranks.micro_steps)
       .set("slots_min", ranks.slots_min)

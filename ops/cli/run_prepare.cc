@@ -66,14 +66,14 @@ int64_t read_number_file(const std::string& path) {
 struct Setting {
   int ranks = 1;
   std::string recompute;
-  int64_t bytes = 0;  // of all ranks
+  int64_t bytes = 0;  // of the host, all ranks
 };
 
 Result<Setting> plan_setting(pb::JobSpec spec, int ranks, const std::string& recompute) {
   spec.mutable_activation_checkpoint()->set_mode(recompute);
   spec.mutable_parallelism()->set_ranks(static_cast<uint32_t>(ranks));
   SWAX_ASSIGN(const MemoryPlan plan, plan_memory(spec, ranks));
-  return Setting{ranks, recompute, ranks * (plan.total() + kProcessBytes)};
+  return Setting{ranks, recompute, ranks * (plan.host_bytes() + kProcessBytes)};
 }
 
 // The setting nearest to the spec's (recompute first, then ranks) that fits; its words.

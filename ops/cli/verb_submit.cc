@@ -52,7 +52,7 @@ Status fill_plan(pb::SubmitRequest* submit) {
     SWAX_ASSIGN(const MemoryPlan plan, plan_memory(submit->spec(), ranks));
     pb::PlanLine& line = *submit->add_plan();
     line.set_ranks(static_cast<uint32_t>(ranks));
-    line.set_bytes_per_rank(static_cast<uint64_t>(plan.total()));
+    line.set_bytes_per_rank(static_cast<uint64_t>(plan.host_bytes()));
   }
   return ok();
 }

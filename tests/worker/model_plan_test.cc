@@ -100,15 +100,44 @@ TEST(MemoryPlanTest, CategoriesEqualTheirDefinitions) {
                             8 * ((12 + ranks - 1) / ranks) +
                             8 * 6 * static_cast<int64_t>(shape.tensors.size());
     EXPECT_EQ(plan->input_bytes, 150 * 13 + 2 * 150 * 6 * 4 + 2 * numbers);
-    EXPECT_EQ(plan->exchange_bytes, 8 * layout.flat_elements_max());
+    EXPECT_EQ(plan->exchange_bytes, (ranks > 1 ? 8 : 4) * layout.flat_elements_max());
     EXPECT_EQ(plan->norm_bytes, 8 * (ranks + 1) * layout.rows_per_rank_max + 16 * rows);
     EXPECT_EQ(plan->gather_bytes, 4 * ranks * layout.shard_elements_total());
     EXPECT_EQ(plan->ring_units, shape.units());
+    EXPECT_EQ(plan->workspace_bytes, 0);
+    EXPECT_EQ(plan->host_bytes(), plan->total());
+    EXPECT_EQ(plan->device_bytes(), 0);
     EXPECT_EQ(plan->arena_bytes, *train_arena_bytes(shape, 150, RecomputeMode::kNone));
     EXPECT_EQ(plan->total(), plan->master_bytes + plan->moment_bytes + plan->accumulator_bytes +
                                  plan->partial_bytes + plan->gather_bytes + plan->exchange_bytes +
                                  plan->norm_bytes + plan->arena_bytes + plan->input_bytes +
                                  plan->staging_bytes);
+  }
+}
+
+// On a GPU values are bf16, slots of all micro-steps wait in pinned memory, streams have
+// workspaces; the state stays f32.
+TEST(MemoryPlanTest, CudaCategoriesEqualTheirDefinitions) {
+  for (const int ranks : {1, 2, 5}) {
+    pb::JobSpec s = spec();
+    s.mutable_training()->set_backend("cuda");
+    const auto cuda = plan_memory(s, ranks), cpu = plan_memory(spec(), ranks);
+    ASSERT_TRUE(cuda.ok() && cpu.ok());
+    const ModelShape shape = *model_shape(s.model());
+    EXPECT_EQ(cuda->backend, BackendKind::kCuda);
+    EXPECT_EQ(2 * cuda->gather_bytes, cpu->gather_bytes);
+    EXPECT_EQ(cuda->master_bytes, cpu->master_bytes);
+    EXPECT_EQ(cuda->exchange_bytes, cpu->exchange_bytes);
+    const int64_t pinned_slots = (12 + ranks - 1) / ranks * 150 * 13;
+    EXPECT_EQ(cuda->input_bytes, cpu->input_bytes + pinned_slots);
+    EXPECT_EQ(cuda->input_pinned_bytes, cpu->input_pinned_bytes + pinned_slots);
+    EXPECT_EQ(cuda->workspace_bytes, 3 * stream_workspace_bytes(BackendKind::kCuda));
+    EXPECT_EQ(cuda->host_bytes(), cuda->staging_bytes + cuda->input_pinned_bytes);
+    EXPECT_EQ(cuda->arena_bytes,
+              *train_arena_bytes(shape, 150, RecomputeMode::kNone, BackendKind::kCuda));
+    // Not half: the gates, the scratch and what is padded to 256 bytes stay.
+    EXPECT_LT(cuda->arena_bytes, 4 * cpu->arena_bytes / 5);
+    EXPECT_EQ(cuda->step_flops, cpu->step_flops);
   }
 }
 

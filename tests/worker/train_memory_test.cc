@@ -4,6 +4,7 @@
 #include <set>
 
 #include "kernels/backend_wrapper.h"
+#include "kernels/measuring_backend.h"
 #include "tests/worker/data_allocations.h"
 #include "tests/worker/train_support.h"
 
@@ -79,6 +80,42 @@ TEST(Memory, PlannedIsUsed) {
   // What recompute is for.
   EXPECT_LT(arena["light"], arena["keep"]);
   EXPECT_LT(arena["block"], arena["light"]);
+}
+
+// Without a GPU: the trainer of a GPU job made on a backend that only counts. (Streams hold their
+// workspace for themselves.)
+TEST(Memory, PlannedIsAllocatedForAGpu) {
+  for (const char* reshard : {"never", "always"}) {
+    for (const char* mode : {"none", "light", "block"}) {
+      const pb::JobSpec spec =
+          micro_spec(data(), {{"training.backend", "cuda"},
+                              {"activation_checkpoint.mode", mode},
+                              {"parallelism.fsdp_reshard_after_forward", reshard}});
+      const TempFolder folder;
+      MeasuringBackend backend(BackendKind::kCuda);
+      const auto shard = make_local_collectives(1), replica = make_local_collectives(1);
+      TrainerOptions options;
+      options.spec = spec;
+      options.data_folders = {data().folder()};
+      options.ckpt_root = folder.file("ckpt");
+      const auto trainer = Trainer::create(backend, *shard[0], *replica[0], std::move(options));
+      ASSERT_TRUE(trainer.ok()) << trainer.status().to_string();
+      const MemoryPlan& plan = (*trainer)->memory_plan();
+      EXPECT_EQ(backend.counts().device_bytes, plan.device_bytes() - plan.workspace_bytes);
+      EXPECT_EQ(backend.counts().pinned_bytes, plan.host_bytes());
+    }
+  }
+}
+
+TEST(Memory, ABackendOfAnotherKindIsRefused) {
+  const pb::JobSpec spec = micro_spec(data());
+  MeasuringBackend backend(BackendKind::kCuda);
+  const auto shard = make_local_collectives(1), replica = make_local_collectives(1);
+  TrainerOptions options;
+  options.spec = spec;
+  options.data_folders = {data().folder()};
+  const auto trainer = Trainer::create(backend, *shard[0], *replica[0], std::move(options));
+  EXPECT_EQ(trainer.status().code(), Code::kInvalidArgument);
 }
 
 // One count per step, taken in the compute thread. Validations and checkpoints lie between.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace swax {
 namespace {
@@ -39,8 +40,8 @@ Arena Arena::measuring(int range) {
   return a;
 }
 
-Arena::Arena(void* base, int64_t capacity)
-    : base_(static_cast<unsigned char*>(base)), capacity_(capacity) {
+Arena::Arena(void* base, int64_t capacity, Poison poison)
+    : base_(static_cast<unsigned char*>(base)), capacity_(capacity), poison_(std::move(poison)) {
   SWAX_CHECK(capacity >= 0);
   SWAX_CHECK(reinterpret_cast<uintptr_t>(base) % kAlignment == 0);
 }
@@ -65,8 +66,13 @@ void Arena::release(int64_t mark) {
   SWAX_CHECK(mark <= used_);
 #ifndef NDEBUG
   // All bits set is a NaN in every float type and an index no kernel accepts.
-  if (!measuring_ && used_ > mark)
-    std::memset(base_ + mark, 0xff, static_cast<size_t>(used_ - mark));
+  if (!measuring_ && used_ > mark) {
+    if (poison_) {
+      poison_(base_ + mark, used_ - mark);
+    } else {
+      std::memset(base_ + mark, 0xff, static_cast<size_t>(used_ - mark));
+    }
+  }
 #endif
   used_ = mark;
 }

@@ -16,16 +16,18 @@ AttentionLayer::AttentionLayer(const ModelShape& shape, int64_t layer)
       wv_(layer_index(shape, layer, "attn.wv")),
       wo_(layer_index(shape, layer, "attn.wo")) {}
 
-std::vector<SavedSpec> AttentionLayer::saved_specs(const ModelShape& shape, int64_t tokens) const {
+std::vector<SavedSpec> AttentionLayer::saved_specs(const ModelShape& shape, int64_t tokens,
+                                                   DType values) const {
   const int64_t t = tokens, h = shape.heads, g = shape.kv_heads, e = shape.head_dim;
   std::vector<SavedSpec> specs;
-  FeedForward::append_specs(shape, tokens, specs);
-  specs.push_back({.tag = kAttnIn, .dims = {t, shape.dim}, .rank = 2, .reform = true});
+  FeedForward::append_specs(shape, tokens, values, specs);
+  specs.push_back(
+      {.tag = kAttnIn, .dtype = values, .dims = {t, shape.dim}, .rank = 2, .reform = true});
   specs.push_back({.tag = kAttnRstd, .dims = {t}, .rank = 1});
-  specs.push_back({.tag = kAttnQ, .dims = {t, h, e}, .rank = 3});
-  specs.push_back({.tag = kAttnK, .dims = {t, g, e}, .rank = 3});
-  specs.push_back({.tag = kAttnV, .dims = {t, g, e}, .rank = 3});
-  specs.push_back({.tag = kAttnO, .dims = {t, h, e}, .rank = 3});
+  specs.push_back({.tag = kAttnQ, .dtype = values, .dims = {t, h, e}, .rank = 3});
+  specs.push_back({.tag = kAttnK, .dtype = values, .dims = {t, g, e}, .rank = 3});
+  specs.push_back({.tag = kAttnV, .dtype = values, .dims = {t, g, e}, .rank = 3});
+  specs.push_back({.tag = kAttnO, .dtype = values, .dims = {t, h, e}, .rank = 3});
   specs.push_back({.tag = kAttnLse, .dims = {t, h}, .rank = 2});
   return specs;
 }
@@ -66,9 +68,7 @@ Status AttentionLayer::backward(StepCtx& ctx, Tensor x_TD, Tensor dy_TD, Tensor 
   SWAX_TRY(mlp_.backward(ctx, dx_TD));
   const ScratchScope scope(ctx);
   const Tensor q = ctx.save(kAttnQ), k = ctx.save(kAttnK), o = ctx.save(kAttnO);
-  const auto like = [&](const Tensor& t) {
-    return ctx.arena.take(DType::kF32, {t.dims[0], t.dims[1], t.dims[2]});
-  };
+  const auto like = [&](const Tensor& t) { return take_like(ctx, t); };
   const Projected d{
       .in_TD = {}, .rstd_T = {}, .q_THE = like(q), .k_TGE = like(k), .v_TGE = like(k)};
   SWAX_TRY(linear_dw(ctx, dx_TD, o, grad(ctx, wo_)));
@@ -102,7 +102,7 @@ Status AttentionLayer::backward(StepCtx& ctx, Tensor x_TD, Tensor dy_TD, Tensor 
 
 Status AttentionLayer::projections_backward(StepCtx& ctx, const Projected& d, Tensor x_TD,
                                             Tensor dx_TD) {
-  const Tensor din_TD = ctx.arena.take(DType::kF32, {x_TD.dims[0], x_TD.dims[1]});
+  const Tensor din_TD = take_like(ctx, x_TD);
   {
     const ScratchScope in(ctx);
     SWAX_ASSIGN(const Tensor in_TD, ctx.saved(kAttnIn));

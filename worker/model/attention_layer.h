@@ -21,7 +21,8 @@ enum AttentionTag : int {
 class AttentionLayer final : public Layer {
  public:
   AttentionLayer(const ModelShape& shape, int64_t layer);
-  std::vector<SavedSpec> saved_specs(const ModelShape& shape, int64_t tokens) const override;
+  std::vector<SavedSpec> saved_specs(const ModelShape& shape, int64_t tokens,
+                                     DType values) const override;
   Status forward(StepCtx& ctx, Tensor x_TD, Tensor y_TD) override;
   Status backward(StepCtx& ctx, Tensor x_TD, Tensor dy_TD, Tensor dx_TD) override;
   Status reform(StepCtx& ctx, Tensor x_TD, int tag, Tensor out) override;

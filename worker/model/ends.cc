@@ -23,6 +23,11 @@ void soft_cap(Tensor logits, double cap) {
   }
 }
 
+Status to_f32(StepCtx& ctx, Tensor from, Tensor to) {
+  if (from.dtype == DType::kF32) return ctx.backend.copy(ctx.stream, to, from);
+  return ctx.backend.cast(ctx.stream, {.from = from, .to = to});
+}
+
 }  // namespace
 
 Embedding::Embedding(const ModelShape& shape) : weight_(unit_index(shape, "embed.weight")) {}
@@ -44,15 +49,15 @@ Head::Head(const ModelShape& shape)
 Status Head::train(StepCtx& ctx, Tensor x_TD, Tensor dx_TD, Tensor loss_sum) const {
   const ScratchScope scope(ctx);
   const int64_t tokens = x_TD.dims[0], dim = x_TD.dims[1];
-  const Tensor in_TD = ctx.arena.take(DType::kF32, {tokens, dim});
+  const int64_t loss_chunk = ctx.precision.loss_chunk;
+  const Tensor in_TD = take_values(ctx, {tokens, dim});
   const Tensor rstd_T = ctx.arena.take(DType::kF32, {tokens});
   SWAX_TRY(norm_forward(ctx, x_TD, weight(ctx, norm_), in_TD, rstd_T));
   {
     const ScratchScope chunks(ctx);
-    const Tensor logits_TV =
-        ctx.arena.take(DType::kF32, {std::min(tokens, kLossChunk), ctx.shape.vocab});
-    for (int64_t begin = 0; begin < tokens; begin += kLossChunk) {
-      const int64_t count = std::min(kLossChunk, tokens - begin);
+    const Tensor logits_TV = take_values(ctx, {std::min(tokens, loss_chunk), ctx.shape.vocab});
+    for (int64_t begin = 0; begin < tokens; begin += loss_chunk) {
+      const int64_t count = std::min(loss_chunk, tokens - begin);
       const Tensor u = logits_TV.rows(0, count), in = in_TD.rows(begin, count);
       SWAX_TRY(linear(ctx, in, weight(ctx, weight_), u));
       SWAX_TRY(
@@ -84,17 +89,17 @@ Status Head::eval(StepCtx& ctx, Tensor x_TD, Tensor loss_sum, Tensor token_loss_
                   Tensor logits_TV) const {
   const ScratchScope scope(ctx);
   const int64_t tokens = x_TD.dims[0], dim = x_TD.dims[1];
-  const Tensor in_TD = ctx.arena.take(DType::kF32, {tokens, dim});
+  const int64_t loss_chunk = ctx.precision.loss_chunk;
+  const Tensor in_TD = take_values(ctx, {tokens, dim});
   const Tensor rstd_T = ctx.arena.take(DType::kF32, {tokens});
   SWAX_TRY(norm_forward(ctx, x_TD, weight(ctx, norm_), in_TD, rstd_T));
-  const Tensor chunk_TV =
-      ctx.arena.take(DType::kF32, {std::min(tokens, kLossChunk), ctx.shape.vocab});
-  for (int64_t begin = 0; begin < tokens; begin += kLossChunk) {
-    const int64_t count = std::min(kLossChunk, tokens - begin);
+  const Tensor chunk_TV = take_values(ctx, {std::min(tokens, loss_chunk), ctx.shape.vocab});
+  for (int64_t begin = 0; begin < tokens; begin += loss_chunk) {
+    const int64_t count = std::min(loss_chunk, tokens - begin);
     const Tensor u = chunk_TV.rows(0, count);
     SWAX_TRY(linear(ctx, in_TD.rows(begin, count), weight(ctx, weight_), u));
     if (!logits_TV.empty()) {
-      SWAX_TRY(ctx.backend.copy(ctx.stream, logits_TV.rows(begin, count), u));
+      SWAX_TRY(to_f32(ctx, u, logits_TV.rows(begin, count)));
     }
     SWAX_TRY(ctx.backend.cross_entropy(
         ctx.stream,

@@ -11,15 +11,15 @@ FeedForward::FeedForward(const ModelShape& shape, int64_t layer)
       up_(layer_index(shape, layer, "mlp.w_up")),
       down_(layer_index(shape, layer, "mlp.w_down")) {}
 
-void FeedForward::append_specs(const ModelShape& shape, int64_t tokens,
+void FeedForward::append_specs(const ModelShape& shape, int64_t tokens, DType values,
                                std::vector<SavedSpec>& specs) {
   const int64_t t = tokens, d = shape.dim, f = shape.ff;
-  specs.push_back({.tag = kMid, .dims = {t, d}, .rank = 2});
-  specs.push_back({.tag = kMlpIn, .dims = {t, d}, .rank = 2, .reform = true});
+  specs.push_back({.tag = kMid, .dtype = values, .dims = {t, d}, .rank = 2});
+  specs.push_back({.tag = kMlpIn, .dtype = values, .dims = {t, d}, .rank = 2, .reform = true});
   specs.push_back({.tag = kMlpRstd, .dims = {t}, .rank = 1});
-  specs.push_back({.tag = kMlpGate, .dims = {t, f}, .rank = 2});
-  specs.push_back({.tag = kMlpUp, .dims = {t, f}, .rank = 2});
-  specs.push_back({.tag = kMlpAct, .dims = {t, f}, .rank = 2, .reform = true});
+  specs.push_back({.tag = kMlpGate, .dtype = values, .dims = {t, f}, .rank = 2});
+  specs.push_back({.tag = kMlpUp, .dtype = values, .dims = {t, f}, .rank = 2});
+  specs.push_back({.tag = kMlpAct, .dtype = values, .dims = {t, f}, .rank = 2, .reform = true});
 }
 
 Status FeedForward::forward(StepCtx& ctx, Tensor y_TD) const {
@@ -46,7 +46,7 @@ Status FeedForward::forward(StepCtx& ctx, const Tensors& t, Tensor y_TD) const {
 Status FeedForward::backward(StepCtx& ctx, Tensor d_TD) const {
   const ScratchScope scope(ctx);
   const Tensor gate = ctx.save(kMlpGate), up = ctx.save(kMlpUp);
-  const Tensor dact_TF = ctx.arena.take(DType::kF32, {gate.dims[0], gate.dims[1]});
+  const Tensor dact_TF = take_like(ctx, gate);
   {
     const ScratchScope act(ctx);
     SWAX_ASSIGN(const Tensor act_TF, ctx.saved(kMlpAct));
@@ -58,7 +58,7 @@ Status FeedForward::backward(StepCtx& ctx, Tensor d_TD) const {
   SWAX_TRY(ctx.backend.swiglu_backward(
       ctx.stream,
       {.a_TF = gate, .b_TF = up, .ds_TF = dact_TF, .da_TF = dgate_TF, .db_TF = dup_TF}));
-  const Tensor din_TD = ctx.arena.take(DType::kF32, {d_TD.dims[0], d_TD.dims[1]});
+  const Tensor din_TD = take_like(ctx, d_TD);
   {
     const ScratchScope in(ctx);
     SWAX_ASSIGN(const Tensor in_TD, ctx.saved(kMlpIn));

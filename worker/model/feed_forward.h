@@ -23,7 +23,8 @@ enum FeedForwardTag : int {
 class FeedForward {
  public:
   FeedForward(const ModelShape& shape, int64_t layer);
-  static void append_specs(const ModelShape& shape, int64_t tokens, std::vector<SavedSpec>& specs);
+  static void append_specs(const ModelShape& shape, int64_t tokens, DType values,
+                           std::vector<SavedSpec>& specs);
 
   struct Tensors {
     Tensor mid_TD, in_TD, rstd_T, gate_TF, up_TF, act_TF;

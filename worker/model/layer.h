@@ -23,6 +23,17 @@ namespace swax {
 
 enum class RecomputeMode { kNone, kLight, kBlock };
 
+// The arithmetic of a backend as far as the layers see it; it decides bits, so it is frozen with
+// the backend. Always f32: statistics of norms, gates, lse, weight gradients, scratch; f64: losses.
+struct Precision {
+  DType values = DType::kF32;       // activations and their gradients, logits, gathered weights
+  int64_t loss_chunk = kLossChunk;  // tokens whose logits exist at once
+};
+constexpr Precision precision_of(BackendKind kind) {
+  if (kind == BackendKind::kCpu) return {};
+  return {.values = DType::kBF16, .loss_chunk = kLossChunkCuda};
+}
+
 // One slot's inputs in device memory. T tokens.
 struct SlotTensors {
   Tensor tokens_T;     // i32
@@ -68,6 +79,7 @@ struct StepCtx {
   const ModelShape& shape;
   int64_t tokens = 0;  // T
   int64_t window = 0;  // of this step
+  Precision precision{};
   RecomputeMode recompute = RecomputeMode::kNone;
   SlotTensors slot{};
   Tensor rope_cos_TP{};
@@ -87,7 +99,8 @@ struct StepCtx {
 class Layer {
  public:
   virtual ~Layer() = default;
-  virtual std::vector<SavedSpec> saved_specs(const ModelShape& shape, int64_t tokens) const = 0;
+  virtual std::vector<SavedSpec> saved_specs(const ModelShape& shape, int64_t tokens,
+                                             DType values) const = 0;
   // Tags of the specs are 0, 1, 2, ... in order.
   // x_TD stays untouched until this layer's backward is done; y_TD = x + mixer + MLP. y_TD empty:
   // only the saved tensors are wanted (block recompute). The arena ends where it began.

@@ -19,27 +19,33 @@ MlstmLayer::MlstmLayer(const ModelShape& shape, int64_t layer)
       head_norm_(layer_index(shape, layer, "mlstm.mhnorm.weight")),
       w_out_(layer_index(shape, layer, "mlstm.w_out")) {}
 
-std::vector<SavedSpec> MlstmLayer::saved_specs(const ModelShape& shape, int64_t tokens) const {
+std::vector<SavedSpec> MlstmLayer::saved_specs(const ModelShape& shape, int64_t tokens,
+                                               DType values) const {
   const int64_t t = tokens, n = shape.mlstm_heads, k = shape.mlstm_qk, u = shape.mlstm_v;
   const int64_t states = mlstm_chunks(tokens, shape.mlstm_chunk) + 1;
+  // In bf16 two columns hold the f32 normaliser.
+  const int64_t columns = values == DType::kBF16 ? u + 2 : u + 1;
   std::vector<SavedSpec> specs;
-  FeedForward::append_specs(shape, tokens, specs);
-  specs.push_back({.tag = kMlstmIn, .dims = {t, shape.dim}, .rank = 2, .reform = true});
+  FeedForward::append_specs(shape, tokens, values, specs);
+  specs.push_back(
+      {.tag = kMlstmIn, .dtype = values, .dims = {t, shape.dim}, .rank = 2, .reform = true});
   specs.push_back({.tag = kMlstmRstd, .dims = {t}, .rank = 1});
-  specs.push_back({.tag = kMlstmQ, .dims = {t, n, k}, .rank = 3});
-  specs.push_back({.tag = kMlstmK, .dims = {t, n, k}, .rank = 3});
-  specs.push_back({.tag = kMlstmV, .dims = {t, n, u}, .rank = 3});
-  specs.push_back({.tag = kMlstmGate, .dims = {t, n, u}, .rank = 3});
+  specs.push_back({.tag = kMlstmQ, .dtype = values, .dims = {t, n, k}, .rank = 3});
+  specs.push_back({.tag = kMlstmK, .dtype = values, .dims = {t, n, k}, .rank = 3});
+  specs.push_back({.tag = kMlstmV, .dtype = values, .dims = {t, n, u}, .rank = 3});
+  specs.push_back({.tag = kMlstmGate, .dtype = values, .dims = {t, n, u}, .rank = 3});
   specs.push_back({.tag = kMlstmI, .dims = {t, n}, .rank = 2});
   specs.push_back({.tag = kMlstmF, .dims = {t, n}, .rank = 2});
-  specs.push_back({.tag = kMlstmH, .dims = {t, n, u}, .rank = 3});
-  specs.push_back({.tag = kMlstmStates, .dims = {states, n, k, u + 1}, .rank = 4});
+  specs.push_back({.tag = kMlstmH, .dtype = values, .dims = {t, n, u}, .rank = 3});
+  specs.push_back(
+      {.tag = kMlstmStates, .dtype = values, .dims = {states, n, k, columns}, .rank = 4});
   specs.push_back({.tag = kMlstmStateM, .dims = {states, n}, .rank = 2});
   specs.push_back({.tag = kMlstmM, .dims = {t, n}, .rank = 2});
   specs.push_back({.tag = kMlstmDen, .dims = {t, n}, .rank = 2});
   specs.push_back({.tag = kMlstmMean, .dims = {t, n}, .rank = 2});
   specs.push_back({.tag = kMlstmHeadRstd, .dims = {t, n}, .rank = 2});
-  specs.push_back({.tag = kMlstmOut, .dims = {t, n, u}, .rank = 3, .reform = true});
+  specs.push_back(
+      {.tag = kMlstmOut, .dtype = values, .dims = {t, n, u}, .rank = 3, .reform = true});
   return specs;
 }
 
@@ -114,10 +120,7 @@ Status MlstmLayer::backward(StepCtx& ctx, Tensor x_TD, Tensor dy_TD, Tensor dx_T
   SWAX_TRY(mlp_.backward(ctx, dx_TD));
   const ScratchScope scope(ctx);
   const Tensor q = ctx.save(kMlstmQ), v = ctx.save(kMlstmV), i = ctx.save(kMlstmI);
-  const auto like = [&](const Tensor& t) {
-    return ctx.arena.take(DType::kF32,
-                          std::span<const int64_t>(t.dims, static_cast<size_t>(t.rank)));
-  };
+  const auto like = [&](const Tensor& t) { return take_like(ctx, t); };
   const Projected d{.in_TD = {},
                     .rstd_T = {},
                     .q_TNK = like(q),
@@ -135,10 +138,10 @@ Status MlstmLayer::cell_backward(StepCtx& ctx, Tensor dx_TD, const Projected& d)
   const ScratchScope scope(ctx);
   const ModelShape& m = ctx.shape;
   const int64_t n = m.mlstm_heads, u = m.mlstm_v;
-  const Tensor dh_TNU = ctx.arena.take(DType::kF32, {ctx.tokens, n, u});
+  const Tensor dh_TNU = take_values(ctx, {ctx.tokens, n, u});
   {
     const ScratchScope norm(ctx);
-    const Tensor dout_TNU = ctx.arena.take(DType::kF32, {ctx.tokens, n, u});
+    const Tensor dout_TNU = take_values(ctx, {ctx.tokens, n, u});
     SWAX_TRY(linear_dx(ctx, dx_TD, weight(ctx, w_out_), dout_TNU));
     {
       const ScratchScope out(ctx);
@@ -183,7 +186,7 @@ Status MlstmLayer::cell_backward(StepCtx& ctx, Tensor dx_TD, const Projected& d)
 
 Status MlstmLayer::projections_backward(StepCtx& ctx, const Projected& d, Tensor x_TD,
                                         Tensor dx_TD) {
-  const Tensor din_TD = ctx.arena.take(DType::kF32, {x_TD.dims[0], x_TD.dims[1]});
+  const Tensor din_TD = take_like(ctx, x_TD);
   SWAX_TRY(linear_dx(ctx, d.q_TNK, weight(ctx, wq_), din_TD));
   SWAX_TRY(linear_dx(ctx, d.k_TNK, weight(ctx, wk_), din_TD, Into::kAdd));
   SWAX_TRY(linear_dx(ctx, d.v_TNU, weight(ctx, wv_), din_TD, Into::kAdd));

@@ -18,7 +18,7 @@ enum MlstmTag : int {
   kMlstmI,                      // [T,N] capped
   kMlstmF,                      // [T,N] capped
   kMlstmH,                      // [T,N,U]
-  kMlstmStates,                 // [C+1,N,K,U+1]
+  kMlstmStates,                 // [C+1,N,K,U+1]; bf16: [C+1,N,K,U+2]
   kMlstmStateM,                 // [C+1,N]
   kMlstmM,                      // [T,N]
   kMlstmDen,                    // [T,N]
@@ -30,7 +30,8 @@ enum MlstmTag : int {
 class MlstmLayer final : public Layer {
  public:
   MlstmLayer(const ModelShape& shape, int64_t layer);
-  std::vector<SavedSpec> saved_specs(const ModelShape& shape, int64_t tokens) const override;
+  std::vector<SavedSpec> saved_specs(const ModelShape& shape, int64_t tokens,
+                                     DType values) const override;
   Status forward(StepCtx& ctx, Tensor x_TD, Tensor y_TD) override;
   Status backward(StepCtx& ctx, Tensor x_TD, Tensor dy_TD, Tensor dx_TD) override;
   Status reform(StepCtx& ctx, Tensor x_TD, int tag, Tensor out) override;

@@ -2,6 +2,8 @@
 // tensors by name. Internal to worker/model. Legend: O out, I in.
 #pragma once
 
+#include <initializer_list>
+#include <span>
 #include <string_view>
 
 #include "worker/model/layer.h"
@@ -18,6 +20,13 @@ inline Tensor weight(const StepCtx& ctx, int index) {
 }
 inline Tensor grad(const StepCtx& ctx, int index) {
   return ctx.grads->tensors[static_cast<size_t>(index)];
+}
+// Scratch of the value type, and of the same dimensions as another tensor.
+inline Tensor take_values(StepCtx& ctx, std::initializer_list<int64_t> dims) {
+  return ctx.arena.take(ctx.precision.values, dims);
+}
+inline Tensor take_like(StepCtx& ctx, const Tensor& t) {
+  return ctx.arena.take(t.dtype, std::span<const int64_t>(t.dims, static_cast<size_t>(t.rank)));
 }
 inline Tensor as_rows(Tensor x) { return x.reshaped({x.dims[0], x.row_elements()}); }
 

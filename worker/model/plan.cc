@@ -11,22 +11,25 @@ namespace swax {
 namespace {
 
 constexpr int64_t kF32Bytes = 4, kI32Bytes = 4, kF64Bytes = 8, kI64Bytes = 8;
+constexpr int kStreams = 3;  // compute, exchange, checkpoint copy
 
 // The model run on a backend and an arena that have no memory behind them.
 class DryRun {
  public:
   static Result<std::unique_ptr<DryRun>> make(const ModelShape& shape, int64_t tokens,
-                                              int64_t window) {
-    auto run = std::make_unique<DryRun>(shape);
+                                              int64_t window,
+                                              BackendKind kind = BackendKind::kCpu) {
+    auto run = std::make_unique<DryRun>(shape, kind);
     SWAX_ASSIGN(run->model_, Model::create(shape));
     SWAX_ASSIGN(run->stream_, run->backend_.make_stream());
     run->tokens_ = tokens;
     run->window_ = window;
     return run;
   }
-  explicit DryRun(const ModelShape& shape)
+  DryRun(const ModelShape& shape, BackendKind kind)
       : shape_(shape),
-        weights_(memory_.take(DType::kF32, {shape.parameters()})),
+        backend_(kind),
+        weights_(memory_.take(precision_of(kind).values, {shape.parameters()})),
         gradients_(memory_.take(DType::kF32, {shape.parameters()})),
         store_(shape, weights_, gradients_) {}
 
@@ -56,6 +59,7 @@ class DryRun {
             .shape = shape_,
             .tokens = tokens_,
             .window = window_,
+            .precision = precision_of(backend_.kind()),
             .recompute = RecomputeMode::kNone,
             .slot = {.tokens_T = memory_.take(DType::kI32, {tokens_}),
                      .targets_T = memory_.take(DType::kI32, {tokens_}),
@@ -79,14 +83,16 @@ class DryRun {
   int64_t tokens_ = 0, window_ = 0;
 };
 
-int64_t input_bytes(const ModelShape& shape, const SlotPlan& slots, int64_t tokens) {
+void plan_inputs(const ModelShape& shape, const SlotPlan& slots, int64_t tokens, MemoryPlan* plan) {
   constexpr int64_t kStateKinds = 3;  // weights and both moments have digests
   const int64_t slot = tokens * (3 * kI32Bytes + 1);
   const int64_t tables = 2 * tokens * (shape.head_dim / 2) * kF32Bytes;
   const int64_t digests = 2 * kStateKinds * static_cast<int64_t>(shape.tensors.size()) * kI64Bytes;
   const int64_t numbers =
       static_cast<int64_t>(sizeof(StepScalars)) + micro_steps(slots) * kF64Bytes + digests;
-  return slot + tables + 2 * numbers;
+  const bool gpu = plan->backend != BackendKind::kCpu;
+  plan->input_pinned_bytes = numbers + (gpu ? micro_steps(slots) * slot : 0);
+  plan->input_bytes = slot + tables + numbers + plan->input_pinned_bytes;
 }
 
 // Row sums of this rank, those of all ranks, the order of the table, and the tree over it.
@@ -100,7 +106,15 @@ int64_t norm_bytes(const Layout& layout) {
 
 int64_t MemoryPlan::total() const {
   return master_bytes + moment_bytes + accumulator_bytes + partial_bytes + gather_bytes +
-         exchange_bytes + norm_bytes + arena_bytes + input_bytes + staging_bytes;
+         exchange_bytes + norm_bytes + arena_bytes + input_bytes + staging_bytes + workspace_bytes;
+}
+
+int64_t MemoryPlan::host_bytes() const {
+  return backend == BackendKind::kCpu ? total() : staging_bytes + input_pinned_bytes;
+}
+
+BackendKind backend_kind(const pb::JobSpec& spec) {
+  return spec.training().backend() == "cuda" ? BackendKind::kCuda : BackendKind::kCpu;
 }
 
 RecomputeMode recompute_mode(const std::string& name) {
@@ -111,20 +125,22 @@ RecomputeMode recompute_mode(const std::string& name) {
 
 PlanOptions plan_options(const pb::JobSpec& spec) {
   const pb::Parallelism& p = spec.parallelism();
-  // `default` keeps gathered weights: on CPUs memory is cheaper than a second gather.
-  return {.recompute = recompute_mode(spec.activation_checkpoint().mode()),
+  // `default` keeps gathered weights: memory is cheaper than a second gather.
+  return {.backend = backend_kind(spec),
+          .recompute = recompute_mode(spec.activation_checkpoint().mode()),
           .reshard = p.fsdp_reshard_after_forward() == "always",
           .prefetch = static_cast<int>(p.prefetch())};
 }
 
-Result<int64_t> train_arena_bytes(const ModelShape& shape, int64_t tokens, RecomputeMode mode) {
-  SWAX_ASSIGN(const auto run, DryRun::make(shape, tokens, 1));
+Result<int64_t> train_arena_bytes(const ModelShape& shape, int64_t tokens, RecomputeMode mode,
+                                  BackendKind backend) {
+  SWAX_ASSIGN(const auto run, DryRun::make(shape, tokens, 1, backend));
   SWAX_TRY(run->train(mode));
   return run->arena_bytes();
 }
 
-Result<int64_t> eval_arena_bytes(const ModelShape& shape, int64_t tokens) {
-  SWAX_ASSIGN(const auto run, DryRun::make(shape, tokens, 1));
+Result<int64_t> eval_arena_bytes(const ModelShape& shape, int64_t tokens, BackendKind backend) {
+  SWAX_ASSIGN(const auto run, DryRun::make(shape, tokens, 1, backend));
   SWAX_TRY(run->eval());
   return run->arena_bytes();
 }
@@ -149,10 +165,11 @@ Result<MemoryPlan> plan_memory(const pb::JobSpec& spec, int ranks) {
                        .ranks = ranks,
                        .lanes = static_cast<int>(spec.training().reduction_lanes())};
 
-  SWAX_ASSIGN(const auto run, DryRun::make(shape, tokens, window));
+  SWAX_ASSIGN(const auto run, DryRun::make(shape, tokens, window, options.backend));
   SWAX_TRY(run->train(options.recompute));
   MemoryPlan plan;
   plan.ranks = ranks;
+  plan.backend = options.backend;
   plan.step_flops = run->flops();
   plan.arena_bytes = run->arena_bytes();
   plan.master_bytes = shard;
@@ -160,16 +177,18 @@ Result<MemoryPlan> plan_memory(const pb::JobSpec& spec, int ranks) {
   plan.accumulator_bytes = shard;
   plan.partial_bytes = sum_levels(slots) * shard;
   plan.staging_bytes = 3 * shard;
-  plan.exchange_bytes = 2 * layout.flat_elements_max() * kF32Bytes;
+  plan.exchange_bytes = (ranks > 1 ? 2 : 1) * layout.flat_elements_max() * kF32Bytes;
   plan.norm_bytes = norm_bytes(layout);
-  plan.input_bytes = input_bytes(shape, slots, tokens);
+  plan_inputs(shape, slots, tokens, &plan);
+  plan.workspace_bytes = kStreams * stream_workspace_bytes(options.backend);
+  const int64_t value_bytes = dtype_bytes(precision_of(options.backend).values);
   if (options.reshard) {
     plan.ring_units = std::min(options.prefetch + 1, shape.units());
-    plan.gather_bytes = plan.ring_units * layout.flat_elements_max() * kF32Bytes;
+    plan.gather_bytes = plan.ring_units * layout.flat_elements_max() * value_bytes;
   } else {
     plan.ring_units = shape.units();
     for (const UnitLayout& unit : layout.units) {
-      plan.gather_bytes += unit.flat_elements * kF32Bytes;
+      plan.gather_bytes += unit.flat_elements * value_bytes;
     }
   }
   return plan;

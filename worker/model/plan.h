@@ -17,36 +17,48 @@ namespace swax {
 
 struct MemoryPlan {
   int ranks = 0;
+  BackendKind backend = BackendKind::kCpu;
   int64_t master_bytes = 0;       // fp32 shard
   int64_t moment_bytes = 0;       // adam m and v
   int64_t accumulator_bytes = 0;  // fp32 sum of slot gradients
   int64_t partial_bytes = 0;      // partial sums of a group: sum_levels() * shard
   int64_t gather_bytes = 0;       // ring of gathered units
-  int64_t exchange_bytes = 0;     // slot gradient of one unit, and the pieces received
+  int64_t exchange_bytes = 0;     // slot gradient of one unit; pieces received by two ranks or more
   int64_t norm_bytes = 0;         // row sums, gathered rows, order, tree scratch
   int64_t arena_bytes = 0;        // activations and scratch
   // Tokens, targets, document starts, resets of a slot; RoPE tables; and twice, on the device and
-  // pinned: StepScalars, a loss (f64) a micro-step, two digest sums (i64) a state tensor.
+  // pinned: StepScalars, a loss (f64) a micro-step, two digest sums (i64) a state tensor. On a GPU
+  // also pinned: the slots of all micro-steps, so that no copy waits for the host.
   int64_t input_bytes = 0;
-  int64_t staging_bytes = 0;  // checkpoint copy (pinned host memory)
+  int64_t input_pinned_bytes = 0;  // of them pinned
+  int64_t staging_bytes = 0;       // checkpoint copy (pinned host memory)
+  int64_t workspace_bytes = 0;     // of the streams
   int64_t total() const;
+  // On the CPU all memory is the host's; on a GPU what is not pinned lies on the device.
+  int64_t host_bytes() const;
+  int64_t device_bytes() const { return total() - host_bytes(); }
   int ring_units = 0;       // units the ring holds at once (all of them: never resharded)
   double step_flops = 0.0;  // executed per slot forward + backward, from cost()
 };
 
 struct PlanOptions {
+  BackendKind backend = BackendKind::kCpu;
   RecomputeMode recompute = RecomputeMode::kNone;
   bool reshard = false;  // give gathered weights back after use
   int prefetch = 1;
 };
 PlanOptions plan_options(const pb::JobSpec& spec);
+BackendKind backend_kind(const pb::JobSpec& spec);      // of [training] backend
 RecomputeMode recompute_mode(const std::string& name);  // "none", "light", "block"
 // kInvalidArgument when the shape cannot be built.
 Result<MemoryPlan> plan_memory(const pb::JobSpec& spec, int ranks);
 
 // Arena bytes that train_slot (and eval_slot, which never needs more) or decode use on this shape.
-Result<int64_t> train_arena_bytes(const ModelShape& shape, int64_t tokens, RecomputeMode mode);
-Result<int64_t> eval_arena_bytes(const ModelShape& shape, int64_t tokens);
+// The backend decides the precision.
+Result<int64_t> train_arena_bytes(const ModelShape& shape, int64_t tokens, RecomputeMode mode,
+                                  BackendKind backend = BackendKind::kCpu);
+Result<int64_t> eval_arena_bytes(const ModelShape& shape, int64_t tokens,
+                                 BackendKind backend = BackendKind::kCpu);
 Result<int64_t> decode_arena_bytes(const ModelShape& shape);
 
 }  // namespace swax

@@ -74,12 +74,14 @@ ScratchScope::~ScratchScope() {
   ctx_.arena.release(mark_);
 }
 
-void declare_saved(StepCtx::Slots& slots, Layer& layer, const ModelShape& shape, int64_t tokens) {
-  if (slots.layer == &layer && slots.tokens == tokens) return;
+void declare_saved(StepCtx& ctx, StepCtx::Slots& slots, Layer& layer) {
+  const DType values = ctx.precision.values;
+  if (slots.layer == &layer && slots.tokens == ctx.tokens && slots.values == values) return;
   slots.layer = &layer;
-  slots.tokens = tokens;
+  slots.tokens = ctx.tokens;
+  slots.values = values;
   slots.entries.clear();
-  for (const SavedSpec& spec : layer.saved_specs(shape, tokens)) {
+  for (const SavedSpec& spec : layer.saved_specs(ctx.shape, ctx.tokens, values)) {
     SWAX_CHECK(spec.tag == static_cast<int>(slots.entries.size()));
     slots.entries.push_back({.spec = spec, .tensor = {}, .mark = -1});
   }

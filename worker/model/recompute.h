@@ -20,7 +20,8 @@ struct StepCtx::Slots {
   Layer* layer = nullptr;
   Tensor x_TD;
   std::vector<Entry> entries;  // entry i has tag i
-  int64_t tokens = -1;         // the entries are declared for this T
+  int64_t tokens = -1;         // the entries are declared for this T and this value type
+  DType values = DType::kF32;
 };
 
 // Releases what was taken from the arena since it was made, and forgets tensors re-formed there.
@@ -36,8 +37,9 @@ class ScratchScope {
   int64_t mark_;
 };
 
-// Asks the layer for its specs when T changed since the last call; allocates host memory only then.
-void declare_saved(StepCtx::Slots& slots, Layer& layer, const ModelShape& shape, int64_t tokens);
+// Asks the layer for its specs when T or the value type changed since the last call; allocates host
+// memory only then.
+void declare_saved(StepCtx& ctx, StepCtx::Slots& slots, Layer& layer);
 // Forward of the layer of `slots`. keep: the policy of ctx decides what stays in the arena for
 // backward; otherwise nothing does. The arena ends behind the kept tensors.
 Status run_forward(StepCtx& ctx, StepCtx::Slots& slots, Tensor x_TD, Tensor y_TD, bool keep);

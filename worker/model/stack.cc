@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "proto/base/text.h"
+#include "worker/model/ops.h"
 
 namespace swax {
 namespace {
@@ -49,7 +50,7 @@ class ArenaScope {
   int64_t mark_;
 };
 
-Tensor take_TD(StepCtx& ctx) { return ctx.arena.take(DType::kF32, {ctx.tokens, ctx.shape.dim}); }
+Tensor take_TD(StepCtx& ctx) { return take_values(ctx, {ctx.tokens, ctx.shape.dim}); }
 
 }  // namespace
 
@@ -96,7 +97,7 @@ Status Stack::embed(StepCtx& ctx, UnitStore& store, Tensor tokens_T, Tensor y_TD
 Status Stack::forward_layers(StepCtx& ctx, UnitStore& store, Tensor x_TD, Tensor* y_TD) {
   for (size_t l = 0; l < entries_.size(); ++l) {
     Entry& e = entries_[l];
-    declare_saved(e.slots, *e.layer, shape_, ctx.tokens);
+    declare_saved(ctx, e.slots, *e.layer);
     e.mark = ctx.arena.mark();
     e.x_TD = x_TD;
     const Tensor y = take_TD(ctx);
@@ -161,7 +162,7 @@ Status Stack::eval_slot(StepCtx& ctx, UnitStore& store, Tensor loss_sum, Tensor 
   SWAX_TRY(embed(ctx, store, ctx.slot.tokens_T, x_TD));
   for (size_t l = 0; l < entries_.size(); ++l) {
     Entry& e = entries_[l];
-    declare_saved(e.slots, *e.layer, shape_, ctx.tokens);
+    declare_saved(ctx, e.slots, *e.layer);
     const int u = static_cast<int>(l) + 1;
     AcquiredUnit unit(ctx, store, u);
     SWAX_TRY(unit.acquire(u + 1));

@@ -28,8 +28,9 @@ inline Result<Block> make_block(Backend& backend, DType dtype, std::initializer_
 // Elements [begin, begin + count) of a flat tensor.
 inline Tensor flat_part(const Tensor& flat, int64_t begin, int64_t count) {
   SWAX_CHECK(begin >= 0 && count >= 0 && begin + count <= flat.elements());
-  return Tensor::of(static_cast<unsigned char*>(flat.data) + begin * dtype_bytes(flat.dtype),
-                    flat.dtype, {count});
+  auto* data = static_cast<unsigned char*>(flat.data);
+  if (data != nullptr) data += begin * dtype_bytes(flat.dtype);  // null: a plan without memory
+  return Tensor::of(data, flat.dtype, {count});
 }
 
 }  // namespace swax

@@ -23,6 +23,7 @@ Result<std::unique_ptr<Checkpointer>> Checkpointer::create(RankContext& rank, Fs
     SWAX_ASSIGN(
         block, make_block(rank.backend, DType::kF32, {fsdp.shard_elements()}, MemoryKind::kPinned));
   }
+  SWAX_ASSIGN(self->copy_, rank.backend.make_stream());
   self->sums_.resize(table.tensors());
   self->mine_.resize(sizeof(Durable) + sizeof(DigestSums) * self->sums_.size());
   self->all_.resize(self->mine_.size() * rank.shard.size());
@@ -83,6 +84,16 @@ Status Checkpointer::discard() {
   return remove_tree(folder);
 }
 
+Status Checkpointer::copy_state() {
+  Backend& backend = rank_.backend;
+  backend.wait(*copy_, backend.record(rank_.compute));
+  const Tensor from[kStateKinds] = {fsdp_.master(), fsdp_.adam_m(), fsdp_.adam_v()};
+  for (int kind = 0; kind < kStateKinds; ++kind)
+    SWAX_TRY(backend.copy(*copy_, staging_[kind].tensor, from[kind]));
+  copied_ = backend.record(*copy_);
+  return ok();
+}
+
 Status Checkpointer::begin(int64_t step, double loss) {
   SWAX_CHECK(idle());
   if (failures_ > 0) {
@@ -92,10 +103,7 @@ Status Checkpointer::begin(int64_t step, double loss) {
     lock.unlock();
     SWAX_TRY(rank_.shard.barrier());
   }
-  const Tensor from[kStateKinds] = {fsdp_.master(), fsdp_.adam_m(), fsdp_.adam_v()};
-  for (int kind = 0; kind < kStateKinds; ++kind)
-    SWAX_TRY(rank_.backend.copy(rank_.comm, staging_[kind].tensor, from[kind]));
-  SWAX_TRY(rank_.backend.sync(rank_.comm));
+  SWAX_TRY(copy_state());
   step_ = step;
   loss_ = loss;
   phase_ = Phase::kSaving;
@@ -104,6 +112,7 @@ Status Checkpointer::begin(int64_t step, double loss) {
 }
 
 Status Checkpointer::write() {
+  SWAX_TRY(rank_.backend.sync(*copy_));
   table_.digest({staging_[0].tensor.f32(), staging_[1].tensor.f32(), staging_[2].tensor.f32()},
                 sums_);
   std::vector<ShardRange> ranges;

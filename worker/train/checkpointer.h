@@ -1,6 +1,7 @@
 // Checkpoints of a running job. At a step that all ranks agree on, each rank copies its shard of
-// (master, m, v) to staging memory, the only stall; a background thread writes it
-// (storage/checkpoint_store). When every rank is durable, rank 0 commits and retires in its
+// (master, m, v) to staging memory, on a stream of its own: the next step runs beside the copy and
+// only its update waits for it (copied()). A background thread waits for the copy, too, and writes
+// it (storage/checkpoint_store). When every rank is durable, rank 0 commits and retires in its
 // background thread. Nothing here is a collective on the write path: progress is agreed in the
 // small per-step exchange of flags. Loading: the newest committed checkpoint that every rank could
 // read and whose tensor digests agree; a damaged one is marked bad, the reason is reported and the
@@ -60,6 +61,8 @@ class Checkpointer {
   // step.
   Status begin(int64_t step, double loss);
   bool idle() const { return phase_ == Phase::kIdle; }
+  // The copy of the last begin() is done: master, m and v may change.
+  Event copied() const { return copied_; }
   int64_t last_saved_step() const { return saved_step_; }  // or loaded; -1: none
   void fill_flags(StepFlags& flags);
   // Moves on with the agreed flags. kResourceExhausted after kSaveFailuresMax failures in a row.
@@ -80,6 +83,7 @@ class Checkpointer {
   void background();
   void post(Work work);
   Status write();
+  Status copy_state();
   Status commit();
   Status discard();
   Status try_load(const CheckpointName& name);
@@ -95,6 +99,8 @@ class Checkpointer {
   const CheckpointerOptions options_;
   ReportSink* sink_;
   std::array<Block, kStateKinds> staging_;
+  std::unique_ptr<Stream> copy_;  // enqueued to by the compute thread
+  Event copied_;
 
   Phase phase_ = Phase::kIdle;
   int64_t step_ = -1;  // of the save that goes on, or of the last one

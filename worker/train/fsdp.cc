@@ -12,6 +12,7 @@ Result<std::unique_ptr<Fsdp>> Fsdp::create(RankContext& rank, const ModelShape& 
   Backend& backend = rank.backend;
   SWAX_ASSIGN(SlotSum sum, SlotSum::create(backend, layout, plan));
   std::unique_ptr<Fsdp> self(new Fsdp(rank, shape, layout, plan, std::move(sum)));
+  self->values_ = precision_of(options.backend).values;
   self->reshard_ = options.reshard;
   self->prefetch_ = options.prefetch > 0;
   int64_t flat_max = 0;
@@ -24,11 +25,12 @@ Result<std::unique_ptr<Fsdp>> Fsdp::create(RankContext& rank, const ModelShape& 
   SWAX_ASSIGN(self->m_, make_block(backend, DType::kF32, {self->total_}));
   SWAX_ASSIGN(self->v_, make_block(backend, DType::kF32, {self->total_}));
   SWAX_ASSIGN(self->slot_gradient_, make_block(backend, DType::kF32, {flat_max}));
-  SWAX_ASSIGN(self->received_, make_block(backend, DType::kF32, {flat_max}));
+  SWAX_ASSIGN(self->received_,
+              make_block(backend, DType::kF32, {plan.ranks > 1 ? flat_max : int64_t{0}}));
   // Padding is sent and added like everything else but enters no result; zeros keep it finite.
   for (const Tensor& t : {self->master_.tensor, self->m_.tensor, self->v_.tensor,
                           self->slot_gradient_.tensor, self->received_.tensor})
-    SWAX_TRY(backend.fill(rank.compute, {.x = t, .value = 0.0F}));
+    if (!t.empty()) SWAX_TRY(backend.fill(rank.compute, {.x = t, .value = 0.0F}));
 
   const int units = static_cast<int>(layout.units.size());
   const int slots = options.reshard ? std::min(units, (self->prefetch_ ? 1 : 0) + 1) : units;
@@ -36,16 +38,16 @@ Result<std::unique_ptr<Fsdp>> Fsdp::create(RankContext& rank, const ModelShape& 
   for (int i = 0; i < slots; ++i) {
     RingSlot& slot = self->ring_[i];
     const int64_t elements = options.reshard ? flat_max : layout.units[i].flat_elements;
-    SWAX_ASSIGN(slot.block, make_block(backend, DType::kF32, {elements}));
+    SWAX_ASSIGN(slot.block, make_block(backend, self->values_, {elements}));
     SWAX_TRY(rank.shard.register_buffer(slot.block.tensor));
     slot.views.resize(units);
     for (int unit = 0; unit < units; ++unit)
       if (options.reshard || unit == i) slot.views[unit] = self->views_of(unit, slot.block.tensor);
   }
   SWAX_TRY(rank.shard.register_buffer(self->slot_gradient_.tensor));
-  SWAX_TRY(rank.shard.register_buffer(self->received_.tensor));
+  if (plan.ranks > 1) SWAX_TRY(rank.shard.register_buffer(self->received_.tensor));
   for (int unit = 0; unit < units; ++unit) {
-    self->gradient_views_.push_back(self->views_of(unit, self->slot_gradient_.tensor));
+    self->gradients_.push_back(self->gradient_places(unit));
     auto& gaps = self->padding_.emplace_back();
     int64_t end = 0;
     for (const TensorPlace& place : layout.units[unit].places) {
@@ -57,6 +59,28 @@ Result<std::unique_ptr<Fsdp>> Fsdp::create(RankContext& rank, const ModelShape& 
   }
   SWAX_TRY(backend.sync(rank.compute));
   return self;
+}
+
+// A place of the sum counts only where it is aligned like the exchange buffer, so that products see
+// the same addresses and give the same bits.
+std::vector<Fsdp::GradientPlace> Fsdp::gradient_places(int unit) const {
+  constexpr uintptr_t kAlignment = 256;
+  const Tensor own = flat_part(slot_gradient_.tensor, 0, layout_.units[unit].flat_elements);
+  std::vector<GradientPlace> places = {{.flat = own, .views = views_of(unit, own)}};
+  if (plan_.ranks > 1) return places;
+  for (int i = 0; i < sum_.places(); ++i) {
+    const Tensor flat = sum_.place(i, unit);
+    const bool aligned = reinterpret_cast<uintptr_t>(flat.data) % kAlignment == 0;
+    places.push_back(aligned ? GradientPlace{flat, views_of(unit, flat)} : GradientPlace{});
+  }
+  return places;
+}
+
+Fsdp::GradientPlace& Fsdp::gradient_place(int unit) {
+  std::vector<GradientPlace>& places = gradients_[unit];
+  const int place = plan_.ranks == 1 ? sum_.place_of(slot_of(plan_, micro_step_, 0)) : -1;
+  GradientPlace& wanted = places[place + 1];
+  return wanted.flat.empty() ? places[0] : wanted;
 }
 
 UnitTensors Fsdp::views_of(int unit, const Tensor& flat) const {
@@ -88,10 +112,20 @@ Status Fsdp::gather(int unit, int index) {
   RingSlot& slot = ring_[index];
   const UnitLayout& layout = layout_.units[unit];
   rank_.backend.wait(rank_.comm, slot.released);
-  SWAX_ASSIGN(slot.ready,
-              rank_.shard.all_gather(
-                  rank_.comm, flat_part(master_.tensor, unit_begin_[unit], layout.shard_elements),
-                  flat_part(slot.block.tensor, 0, layout.flat_elements)));
+  Tensor shard = flat_part(master_.tensor, unit_begin_[unit], layout.shard_elements);
+  const Tensor full = flat_part(slot.block.tensor, 0, layout.flat_elements);
+  if (values_ != DType::kF32) {
+    const Tensor own =
+        flat_part(full, rank_.shard.rank() * layout.shard_elements, layout.shard_elements);
+    SWAX_TRY(rank_.backend.cast(rank_.comm, {.from = shard, .to = own}));
+    shard = own;
+  }
+  if (plan_.ranks > 1) {
+    SWAX_ASSIGN(slot.ready, rank_.shard.all_gather(rank_.comm, shard, full));
+  } else {
+    SWAX_TRY(rank_.backend.copy(rank_.comm, full, shard));
+    slot.ready = rank_.backend.record(rank_.comm);
+  }
   slot.unit = unit;
   return ok();
 }
@@ -129,22 +163,25 @@ void Fsdp::weights_changed() {
 }
 
 Result<const UnitTensors*> Fsdp::gradient(int unit) {
+  GradientPlace& place = gradient_place(unit);
   rank_.backend.wait(rank_.compute, exchange_done_);
   for (const auto& [begin, count] : padding_[unit])
-    SWAX_TRY(rank_.backend.fill(
-        rank_.compute, {.x = flat_part(slot_gradient_.tensor, begin, count), .value = 0.0F}));
-  return &gradient_views_[unit];
+    SWAX_TRY(rank_.backend.fill(rank_.compute,
+                                {.x = flat_part(place.flat, begin, count), .value = 0.0F}));
+  return &place.views;
 }
 
 Status Fsdp::gradient_ready(int unit) {
   Backend& backend = rank_.backend;
   const UnitLayout& layout = layout_.units[unit];
-  const Tensor sent = flat_part(slot_gradient_.tensor, 0, layout.flat_elements);
-  const Tensor received = flat_part(received_.tensor, 0, layout.flat_elements);
+  const Tensor sent = gradients_[unit][0].flat;
+  // Formed in its place: whoever adds to it later waits for the compute stream anyway.
+  if (gradient_place(unit).flat.data != sent.data) return ok();
   backend.wait(rank_.comm, backend.record(rank_.compute));
   if (plan_.ranks == 1) {
     SWAX_TRY(sum_.add(backend, rank_.comm, unit, slot_of(plan_, micro_step_, 0), sent));
   } else {
+    const Tensor received = flat_part(received_.tensor, 0, layout.flat_elements);
     SWAX_ASSIGN(const Event arrived, rank_.shard.all_to_all(rank_.comm, sent, received));
     backend.wait(rank_.comm, arrived);
     for (int peer = 0; peer < plan_.ranks; ++peer) {

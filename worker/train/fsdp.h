@@ -1,9 +1,10 @@
 // FSDP-style sharding of one rank: fp32 master weights and AdamW moments of its shard, gathered
 // copies of whole units while they are needed, slot gradients exchanged by all-to-all and added in
-// slot order (slot_sum). The same code for every Collectives. Gathered copies live in a ring of
-// prefetch + 1 units (reshard) or all at once. Which unit is gathered when follows from the order
-// of acquire calls alone, so all ranks make the same collective calls. Threads: one. Nothing is
-// allocated after create().
+// slot order (slot_sum). The same code for every Collectives. Gathered copies have the value type
+// of the backend and live in a ring of prefetch + 1 units (reshard) or all at once. One rank
+// exchanges nothing, and forms a gradient where its sum belongs when nothing joins it. Which unit
+// is gathered when follows from the order of acquire calls alone, so all ranks make the same
+// collective calls. Threads: one. Nothing is allocated after create().
 #pragma once
 
 #include <memory>
@@ -60,10 +61,18 @@ class Fsdp final : public UnitStore {
     std::vector<UnitTensors>
         views;  // by unit; one entry at [unit] when every unit has its own slot
   };
+  // Where the gradient of a unit may be formed: the exchange buffer first, then, for one rank, the
+  // places of the sum. No tensors: not there.
+  struct GradientPlace {
+    Tensor flat;
+    UnitTensors views;
+  };
   Fsdp(RankContext& rank, const ModelShape& shape, const Layout& layout, const SlotPlan& plan,
        SlotSum sum)
       : rank_(rank), shape_(shape), layout_(layout), plan_(plan), sum_(std::move(sum)) {}
   UnitTensors views_of(int unit, const Tensor& flat) const;
+  std::vector<GradientPlace> gradient_places(int unit) const;
+  GradientPlace& gradient_place(int unit);
   int find(int unit) const;
   int free_slot(int unit) const;
   Status gather(int unit, int slot);
@@ -73,6 +82,7 @@ class Fsdp final : public UnitStore {
   const Layout& layout_;
   SlotPlan plan_;
   SlotSum sum_;
+  DType values_ = DType::kF32;
   bool reshard_ = false;
   bool prefetch_ = false;
   int64_t micro_step_ = 0;
@@ -80,7 +90,7 @@ class Fsdp final : public UnitStore {
   std::vector<int64_t> unit_begin_;
   Block master_, m_, v_, slot_gradient_, received_;
   std::vector<RingSlot> ring_;
-  std::vector<UnitTensors> gradient_views_;  // by unit, into slot_gradient_
+  std::vector<std::vector<GradientPlace>> gradients_;  // by unit
   std::vector<std::vector<std::pair<int64_t, int64_t>>>
       padding_;  // by unit: {begin, count} inside the flat buffer
   Event exchange_done_;

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <bit>
+#include <charconv>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -143,13 +144,38 @@ Result<std::unique_ptr<RecordReporter>> open_records(const TrainArguments& args,
                                 static_cast<uint64_t>(args.epoch), ranks, state_names(shape));
 }
 
+int64_t launcher_number(const char* name, int64_t fallback) {
+  const char* text = std::getenv(name);
+  int64_t value = fallback;
+  if (text != nullptr) std::from_chars(text, text + std::strlen(text), value);
+  return value;
+}
+
+// The backend that the spec names. A rank's device is its number among the ranks of its node.
+Result<std::unique_ptr<Backend>> open_rank_backend(const pb::JobSpec& spec, int ranks) {
+  BackendOptions options;
+  options.kind = backend_kind(spec);
+  options.compute_threads = static_cast<int>(spec.parallelism().compute_threads());
+  options.plain_gemm = std::getenv("SWAX_PLAIN_GEMM") != nullptr;
+  if (options.kind == BackendKind::kCpu) return open_backend(options);
+  const int64_t here = launcher_number("OMPI_COMM_WORLD_LOCAL_SIZE", 1);
+  options.ordinal = static_cast<int>(launcher_number("OMPI_COMM_WORLD_LOCAL_RANK", 0));
+  auto backend = open_backend(options);
+  if (!backend.ok())
+    return backend.status().with_context("training.backend=cuda, rank " +
+                                         to_text(int64_t{options.ordinal} + 1) + " of " +
+                                         to_text(here) + " on this node");
+  if (ranks > 1)
+    return failed_precondition("training.backend=cuda with " + to_text(ranks) +
+                               " ranks: this build joins no GPUs of several processes; nearest "
+                               "valid value of parallelism.ranks is 1");
+  return backend;
+}
+
 Result<RunOutcome> train_rank(const TrainArguments& args, Collectives& shard, Collectives& replica,
                               AgentLink* link) {
   SWAX_ASSIGN(const pb::JobSpec spec, read_spec(args.spec));
-  BackendOptions backend_options;
-  backend_options.compute_threads = static_cast<int>(spec.parallelism().compute_threads());
-  backend_options.plain_gemm = std::getenv("SWAX_PLAIN_GEMM") != nullptr;
-  SWAX_ASSIGN(const auto backend, open_backend(backend_options));
+  SWAX_ASSIGN(const auto backend, open_rank_backend(spec, shard.size()));
   TrainerOptions options;
   options.spec = spec;
   options.data_folders = args.data;

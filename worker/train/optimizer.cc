@@ -39,21 +39,30 @@ Result<std::unique_ptr<Optimizer>> Optimizer::create(RankContext& rank, const Mo
   return self;
 }
 
-Status Optimizer::update(StepScalars* scalars) {
+Status Optimizer::gather_row_sums() {
+  Backend& backend = rank_.backend;
+  if (rank_.shard.size() == 1)
+    return backend.copy(rank_.compute, gathered_.tensor, row_sums_.tensor);
+  backend.wait(rank_.comm, backend.record(rank_.compute));
+  SWAX_ASSIGN(const Event gathered,
+              rank_.shard.all_gather(rank_.comm, row_sums_.tensor, gathered_.tensor));
+  backend.wait(rank_.compute, gathered);
+  return ok();
+}
+
+Status Optimizer::update(StepScalars* scalars, Event state_free) {
   Backend& backend = rank_.backend;
   // The gradient sum is complete on the exchange stream.
   backend.wait(rank_.compute, backend.record(rank_.comm));
   SWAX_TRY(backend.row_sumsq(
       rank_.compute,
       {.x_S = fsdp_.gradient_sum(), .segments = rows_, .row_sums_R = row_sums_.tensor}));
-  backend.wait(rank_.comm, backend.record(rank_.compute));
-  SWAX_ASSIGN(const Event gathered,
-              rank_.shard.all_gather(rank_.comm, row_sums_.tensor, gathered_.tensor));
-  backend.wait(rank_.compute, gathered);
+  SWAX_TRY(gather_row_sums());
   SWAX_TRY(backend.norm_tree(rank_.compute, {.gathered_R = gathered_.tensor,
                                              .order = order_.tensor,
                                              .scratch = scratch_.tensor,
                                              .scalars = scalars}));
+  backend.wait(rank_.compute, state_free);
   SWAX_TRY(backend.adamw(rank_.compute, {.master_S = fsdp_.master(),
                                          .m_S = fsdp_.adam_m(),
                                          .v_S = fsdp_.adam_v(),

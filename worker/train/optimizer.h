@@ -17,12 +17,14 @@ class Optimizer {
   static Result<std::unique_ptr<Optimizer>> create(RankContext& rank, const ModelShape& shape,
                                                    const Layout& layout, const pb::JobSpec& spec,
                                                    Fsdp& fsdp);
-  // Enqueues norm, clip and AdamW; scalars lie in device memory.
-  Status update(StepScalars* scalars);
+  // Enqueues norm, clip and AdamW; scalars lie in device memory. Master, m and v are not written
+  // before state_free (a checkpoint's copy).
+  Status update(StepScalars* scalars, Event state_free);
   int64_t bytes() const;
 
  private:
   Optimizer(RankContext& rank, Fsdp& fsdp) : rank_(rank), fsdp_(fsdp) {}
+  Status gather_row_sums();
   RankContext& rank_;
   Fsdp& fsdp_;
   float beta1_ = 0.0F, beta2_ = 0.0F, eps_ = 0.0F;

@@ -33,6 +33,17 @@ int64_t SlotSum::bytes() const {
   return bytes;
 }
 
+Tensor SlotSum::place(int index, int unit) const {
+  return unit_part(index == 0 ? accumulator_.tensor : partials_[index - 1].tensor, unit);
+}
+
+int SlotSum::place_of(int64_t slot) const {
+  const SumStep step = sum_next(plan_, slot);
+  const bool alone =
+      step.merges == 0 && step.drain_count == 0 && (!step.group_ends || step.first_group);
+  return alone ? target_of(step) : -1;
+}
+
 Status SlotSum::add(Backend& backend, Stream& stream, int unit, int64_t slot, Tensor piece) {
   const SumStep step = sum_next(plan_, slot);
   // The terms that join the piece, in order; the last addition writes straight to where the sum
@@ -43,8 +54,7 @@ Status SlotSum::add(Backend& backend, Stream& stream, int unit, int64_t slot, Te
     terms[count++] = unit_part(partials_[level].tensor, unit);
   for (int i = 0; i < step.drain_count; ++i)
     terms[count++] = unit_part(partials_[step.drain[i]].tensor, unit);
-  const Tensor target =
-      step.group_ends ? unit_accumulator(unit) : unit_part(partials_[step.store].tensor, unit);
+  const Tensor target = place(target_of(step), unit);
   if (step.group_ends && !step.first_group) terms[count++] = target;
   if (count == 0) return backend.copy(stream, target, piece);
   for (int i = 0; i < count; ++i)

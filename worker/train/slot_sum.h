@@ -19,6 +19,11 @@ class SlotSum {
   // The piece of `slot` for this rank's shard of `unit` [S]; overwritten. Slots of a unit arrive in
   // rising order within a step.
   Status add(Backend& backend, Stream& stream, int unit, int64_t slot, Tensor piece);
+  // The buffers that hold sums, 0 .. places() - 1, and which of them a piece of `slot` is copied to
+  // when nothing joins it (-1: something does): formed there, it need not be added.
+  int places() const { return 1 + static_cast<int>(partials_.size()); }
+  Tensor place(int index, int unit) const;
+  int place_of(int64_t slot) const;
   // After the last slot of a step: the sum, flat over all units [S of unit 0, S of unit 1, ...].
   Tensor accumulator() const { return accumulator_.tensor; }
   Tensor unit_accumulator(int unit) const;
@@ -26,6 +31,7 @@ class SlotSum {
 
  private:
   Tensor unit_part(const Tensor& flat, int unit) const;
+  static int target_of(const SumStep& step) { return step.group_ends ? 0 : 1 + step.store; }
   SlotPlan plan_;
   std::vector<int64_t> unit_begin_, unit_elements_;
   Block accumulator_;

@@ -1,7 +1,9 @@
 #include "worker/train/trainer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <thread>
 
 #include "jobs/schedule.h"
 #include "jobs/spec.h"
@@ -10,6 +12,23 @@
 #include "proto/base/text.h"
 
 namespace swax {
+
+namespace {
+
+// work(from, to) over parts of [0, count), a thread a part when it is worth it.
+template <typename Work>
+void in_threads(int64_t count, Work work) {
+  constexpr int64_t kPartMin = 1 << 16;
+  const int64_t parts =
+      std::clamp<int64_t>(count / kPartMin, 1, std::max(1U, std::thread::hardware_concurrency()));
+  std::vector<std::thread> threads;
+  for (int64_t p = 1; p < parts; ++p)
+    threads.emplace_back([=] { work(count * p / parts, count * (p + 1) / parts); });
+  work(0, count / parts);
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
 
 Trainer::~Trainer() = default;
 
@@ -30,41 +49,58 @@ Result<int64_t> Trainer::start() {
   return step_;
 }
 
+// Every value is a function of its index: threads share the work, and the host holds one chunk.
 Status Trainer::init_state() {
-  std::vector<float> flat(static_cast<size_t>(fsdp_->shard_elements()), 0.0F);
+  constexpr int64_t kChunkElements = 1 << 24;
+  for (const Tensor& t : {fsdp_->master(), fsdp_->adam_m(), fsdp_->adam_v()})
+    SWAX_TRY(backend_.fill(*compute_, {.x = t, .value = 0.0F}));
+  std::vector<float> chunk(static_cast<size_t>(std::min(kChunkElements, fsdp_->shard_elements())));
   for (const StatePiece& piece : table_->pieces()) {
     const TensorInfo& info = shape_.tensors[piece.tensor];
-    for (int64_t i = 0; i < piece.elements; ++i)
-      flat[piece.flat_begin + i] =
-          init_value(info, shape_, options_.spec.job().seed(), piece.tensor_begin + i);
+    for (int64_t begin = 0; begin < piece.elements; begin += kChunkElements) {
+      const int64_t count = std::min(kChunkElements, piece.elements - begin);
+      in_threads(count, [&](int64_t from, int64_t to) {
+        for (int64_t i = from; i < to; ++i)
+          chunk[i] =
+              init_value(info, shape_, options_.spec.job().seed(), piece.tensor_begin + begin + i);
+      });
+      SWAX_TRY(backend_.copy(*compute_, flat_part(fsdp_->master(), piece.flat_begin + begin, count),
+                             Tensor::of(chunk.data(), DType::kF32, {count})));
+      SWAX_TRY(backend_.sync(*compute_));
+    }
   }
-  const int64_t n = fsdp_->shard_elements();
-  SWAX_TRY(backend_.copy(*compute_, fsdp_->master(), Tensor::of(flat.data(), DType::kF32, {n})));
-  SWAX_TRY(backend_.fill(*compute_, {.x = fsdp_->adam_m(), .value = 0.0F}));
-  SWAX_TRY(backend_.fill(*compute_, {.x = fsdp_->adam_v(), .value = 0.0F}));
   SWAX_TRY(backend_.sync(*compute_));
   fsdp_->weights_changed();
   return ok();
 }
 
-Status Trainer::load_slot(const SlotBatch& batch) {
-  const int64_t tokens = plan_.ranks > 0 ? options_.spec.training().seq_len() : 0;
-  const auto host = [](const auto& v, DType t) {
-    return Tensor::of(const_cast<void*>(static_cast<const void*>(v.data())), t,
-                      {static_cast<int64_t>(v.size())});
-  };
+// Through pinned memory of its own where there is one (a GPU): a copy from other host memory would
+// wait for the stream.
+Status Trainer::load_slot(const SlotBatch& batch, int64_t micro_step) {
+  const int64_t tokens = options_.spec.training().seq_len();
   SWAX_CHECK(static_cast<int64_t>(batch.tokens_T.size()) == tokens);
-  SWAX_TRY(backend_.copy(*compute_, tokens_.tensor, host(batch.tokens_T, DType::kI32)));
-  SWAX_TRY(backend_.copy(*compute_, targets_.tensor, host(batch.targets_T, DType::kI32)));
+  const auto load = [&](const Block& to, const Block& pinned, const auto& values) {
+    void* data = const_cast<void*>(static_cast<const void*>(values.data()));
+    Tensor from = Tensor::of(data, to.tensor.dtype, {static_cast<int64_t>(values.size())});
+    if (!pinned.tensor.empty()) {
+      const Tensor row = flat_part(pinned.tensor, micro_step * tokens, from.elements());
+      std::memcpy(row.data, from.data, static_cast<size_t>(from.bytes()));
+      from = row;
+    }
+    return backend_.copy(*compute_, to.tensor, from);
+  };
+  SWAX_TRY(load(tokens_, host_tokens_, batch.tokens_T));
+  SWAX_TRY(load(targets_, host_targets_, batch.targets_T));
   if (!shape_.doc_reset) return ok();
-  SWAX_TRY(backend_.copy(*compute_, doc_start_.tensor, host(batch.doc_start_T, DType::kI32)));
-  return backend_.copy(*compute_, reset_.tensor, host(batch.reset_T, DType::kU8));
+  SWAX_TRY(load(doc_start_, host_doc_start_, batch.doc_start_T));
+  return load(reset_, host_reset_, batch.reset_T);
 }
 
 StepCtx Trainer::step_ctx(int64_t window) {
   StepCtx ctx{.backend = backend_, .stream = *compute_, .arena = *arena_, .shape = shape_};
   ctx.tokens = options_.spec.training().seq_len();
   ctx.window = window;
+  ctx.precision = precision_of(plan_.backend);
   ctx.recompute = plan_options(options_.spec).recompute;
   ctx.slot = {
       .tokens_T = tokens_.tensor, .targets_T = targets_.tensor, .doc_start_T = {}, .reset_T = {}};
@@ -113,7 +149,7 @@ Status Trainer::run_slots(const std::vector<SlotBatch>& slots) {
       SWAX_TRY(fsdp_->idle_train_slot());
       continue;
     }
-    SWAX_TRY(load_slot(slots[j]));
+    SWAX_TRY(load_slot(slots[j], static_cast<int64_t>(j)));
     SWAX_TRY(
         model_->train_slot(ctx, *fsdp_, flat_part(losses_.tensor, static_cast<int64_t>(j), 1)));
   }
@@ -148,7 +184,8 @@ Status Trainer::train_step() {
   SWAX_TRY(write_scalars(targets));
   SWAX_TRY(run_slots(*slots));
   if (options_.flip.step == step_ + 1 && !options_.flip.tensor.empty()) SWAX_TRY(flip_gradient());
-  SWAX_TRY(optimizer_->update(static_cast<StepScalars*>(scalars_.tensor.data)));
+  SWAX_TRY(optimizer_->update(static_cast<StepScalars*>(scalars_.tensor.data),
+                              checkpointer_ ? checkpointer_->copied() : Event{}));
   SWAX_TRY(read_back());
   SWAX_ASSIGN(loss_, total_loss(targets));
   StepScalars scalars;
@@ -211,14 +248,25 @@ Status Trainer::drain_saves() {
   return ok();
 }
 
+// The first step has used every shape there is.
+Status Trainer::end_of_warmup() {
+  allocations_ = backend_.allocations();
+  const std::string choices = backend_.choices();
+  if (speaks() && !choices.empty()) options_.sink->event("kernel_choices", step_, choices);
+  phase("train");
+  return ok();
+}
+
 Result<RunOutcome> Trainer::run() {
   const uint64_t validate_every = options_.spec.validation().freq();
   phase("warmup");
   bool first = true;
   while (step_ < total_steps_) {
     SWAX_TRY(train_step());
-    if (first) phase("train");
+    if (first) SWAX_TRY(end_of_warmup());
     first = false;
+    if (backend_.allocations() != allocations_)
+      return internal_error("device memory was taken in step " + to_text(step_));
     if (nonfinite_)
       return finish(RunOutcome::Kind::kNonFinite,
                     "non-finite loss or gradient at step " + to_text(step_));

@@ -1,8 +1,9 @@
 // One rank's training run. A step = data, window, forward and backward of this rank's slots, slot
 // sums, norm, update, report, agreement. The run is a pure function of the spec: nothing here
-// depends on the number of ranks, on time or on earlier attempts. Nothing is allocated on the
-// compute thread after the third step. Threads: one compute thread per Trainer; request_stop() and
-// request_checkpoint() may be called from anywhere, also signal handlers.
+// depends on the number of ranks, on time or on earlier attempts. The host waits for the device
+// once a step. Nothing is allocated on the device after the first step of a run (checked), and
+// nothing on the compute thread after the third. Threads: one compute thread per Trainer;
+// request_stop() and request_checkpoint() may be called from anywhere, also signal handlers.
 #pragma once
 
 #include <atomic>
@@ -84,11 +85,13 @@ class Trainer {
       : backend_(backend), options_(std::move(options)) {}
   Status allocate(Collectives& shard, Collectives& replica);
   Status allocate_inputs();
+  Status allocate_slots();
+  void poison_device(void* data, int64_t bytes);
   Status check_plan() const;
   Status init_state();
   Status train_step();
   Status run_slots(const std::vector<SlotBatch>& slots);
-  Status load_slot(const SlotBatch& batch);
+  Status load_slot(const SlotBatch& batch, int64_t micro_step);
   StepCtx step_ctx(int64_t window);
   Status write_scalars(int64_t targets);
   Status read_back();
@@ -101,6 +104,7 @@ class Trainer {
   bool speaks() const { return options_.sink != nullptr && rank_->shard.rank() == 0; }
   Status agree(bool may_save);
   Status drain_saves();
+  Status end_of_warmup();
   Result<RunOutcome> finish(RunOutcome::Kind kind, std::string reason);
 
   Backend& backend_;
@@ -122,6 +126,8 @@ class Trainer {
 
   Block tokens_, targets_, doc_start_, reset_, rope_cos_, rope_sin_, scalars_, losses_, digest_;
   Block host_scalars_, host_losses_, host_digest_;  // pinned
+  // Pinned, slots of all micro-steps; empty on the CPU.
+  Block host_tokens_, host_targets_, host_doc_start_, host_reset_;
   std::vector<double> gathered_losses_, slot_losses_;
   std::vector<int64_t> my_counts_, gathered_counts_;
   std::vector<DigestSums> digest_sums_, gathered_digests_;
@@ -133,6 +139,7 @@ class Trainer {
   double loss_ = 0.0;
   double grad_norm_ = 0.0;
   double validation_bpb_ = 0.0;
+  int64_t allocations_ = 0;  // of the backend, when the first step was over
   bool nonfinite_ = false;
   bool stop_agreed_ = false;
   int64_t trained_tokens_ = 0;

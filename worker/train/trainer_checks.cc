@@ -63,7 +63,7 @@ Status Trainer::validate_state(bool final) {
     if (mine < count) {
       // A subset is spread evenly over the held-out windows.
       SWAX_TRY(source_->validation(mine * all / count, &validation_batch_));
-      SWAX_TRY(load_slot(validation_batch_));
+      SWAX_TRY(load_slot(validation_batch_, 0));
       host_loss.f64()[0] = 0.0;
       SWAX_TRY(backend_.copy(*compute_, loss, host_loss));
       SWAX_TRY(model_->eval_slot(ctx, *fsdp_, loss, Tensor{}, Tensor{}));

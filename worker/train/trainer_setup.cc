@@ -1,9 +1,11 @@
 // Trainer: what is allocated before the first step, and the checks that it is what was planned.
+#include <bit>
 #include <charconv>
 #include <cstring>
 
 #include "jobs/schedule.h"
 #include "jobs/spec.h"
+#include "proto/base/ids.h"
 #include "proto/base/text.h"
 #include "worker/train/trainer.h"
 
@@ -26,10 +28,16 @@ Status Trainer::allocate(Collectives& shard, Collectives& replica) {
             .lanes = static_cast<int>(spec.training().reduction_lanes())};
   total_steps_ = total_steps(spec);
   SWAX_ASSIGN(plan_, plan_memory(spec, ranks));
+  if (backend_.kind() != plan_.backend)
+    return invalid_argument("training.backend=" + spec.training().backend() +
+                            ": the trainer was given the other backend");
   SWAX_ASSIGN(compute_, backend_.make_stream());
   SWAX_ASSIGN(comm_, backend_.make_stream());
   SWAX_ASSIGN(arena_block_, make_block(backend_, DType::kU8, {plan_.arena_bytes}));
-  arena_ = std::make_unique<Arena>(arena_block_.tensor.data, plan_.arena_bytes);
+  Arena::Poison poison;  // only debug builds call it
+  if (plan_.backend != BackendKind::kCpu)
+    poison = [this](void* data, int64_t bytes) { poison_device(data, bytes); };
+  arena_ = std::make_unique<Arena>(arena_block_.tensor.data, plan_.arena_bytes, std::move(poison));
   rank_ = std::make_unique<RankContext>(RankContext{.backend = backend_,
                                                     .compute = *compute_,
                                                     .comm = *comm_,
@@ -65,16 +73,37 @@ Status Trainer::allocate(Collectives& shard, Collectives& replica) {
   return check_plan();
 }
 
+void Trainer::poison_device(void* data, int64_t bytes) {
+  const Tensor words =
+      Tensor::of(data, DType::kF32, {exact_div(bytes, static_cast<int64_t>(sizeof(float)))});
+  // An error of a device stays: the next call reports it.
+  static_cast<void>(
+      backend_.fill(*compute_, {.x = words, .value = std::bit_cast<float>(~uint32_t{0})}));
+}
+
+// Where copies run beside the host, the slots of a step lie in pinned memory until its end.
+Status Trainer::allocate_slots() {
+  const int64_t tokens = options_.spec.training().seq_len();
+  SWAX_ASSIGN(tokens_, make_block(backend_, DType::kI32, {tokens}));
+  SWAX_ASSIGN(targets_, make_block(backend_, DType::kI32, {tokens}));
+  SWAX_ASSIGN(doc_start_, make_block(backend_, DType::kI32, {tokens}));
+  SWAX_ASSIGN(reset_, make_block(backend_, DType::kU8, {tokens}));
+  if (plan_.backend == BackendKind::kCpu) return ok();
+  const int64_t all = micro_steps(slots_) * tokens;
+  SWAX_ASSIGN(host_tokens_, make_block(backend_, DType::kI32, {all}, MemoryKind::kPinned));
+  SWAX_ASSIGN(host_targets_, make_block(backend_, DType::kI32, {all}, MemoryKind::kPinned));
+  SWAX_ASSIGN(host_doc_start_, make_block(backend_, DType::kI32, {all}, MemoryKind::kPinned));
+  SWAX_ASSIGN(host_reset_, make_block(backend_, DType::kU8, {all}, MemoryKind::kPinned));
+  return ok();
+}
+
 Status Trainer::allocate_inputs() {
   const int64_t tokens = options_.spec.training().seq_len();
   const int64_t half = shape_.head_dim / 2;
   const int64_t micro = micro_steps(slots_);
   const int64_t scalar_bytes = static_cast<int64_t>(sizeof(StepScalars));
   const int64_t state_tensors = table_->tensors();
-  SWAX_ASSIGN(tokens_, make_block(backend_, DType::kI32, {tokens}));
-  SWAX_ASSIGN(targets_, make_block(backend_, DType::kI32, {tokens}));
-  SWAX_ASSIGN(doc_start_, make_block(backend_, DType::kI32, {tokens}));
-  SWAX_ASSIGN(reset_, make_block(backend_, DType::kU8, {tokens}));
+  SWAX_TRY(allocate_slots());
   SWAX_ASSIGN(rope_cos_, make_block(backend_, DType::kF32, {tokens, half}));
   SWAX_ASSIGN(rope_sin_, make_block(backend_, DType::kF32, {tokens, half}));
   SWAX_ASSIGN(scalars_, make_block(backend_, DType::kU8, {scalar_bytes}));
@@ -142,7 +171,8 @@ Result<int64_t> flip_number(std::string_view text, int64_t low, int64_t high, co
 Result<GradientFlip> parse_gradient_flip(const std::string& text) {
   const std::vector<std::string_view> parts = split(text, ':');
   if (parts.size() != 4)
-    return invalid_argument("gradient flip \"" + printable(text) + "\": must be step:tensor:element:bit");
+    return invalid_argument("gradient flip \"" + printable(text) +
+                            "\": must be step:tensor:element:bit");
   GradientFlip flip;
   flip.tensor = std::string(parts[1]);
   SWAX_ASSIGN(flip.step, flip_number(parts[0], 1, 1'000'000'000, "step"));
