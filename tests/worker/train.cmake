@@ -4,6 +4,14 @@ swax_library(swax_train_support
   DEPS swax_train_lib swax_data_fixture swax_kernels_cpu GTest::gtest)
 target_compile_definitions(swax_train_support PRIVATE SWAX_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
 
+# On a device (label gpu; skipped where there is none).
+if(SWAX_CUDA_ENABLED)
+  swax_test(cuda_trainer_test
+    SOURCES cuda_trainer_test.cc rounding_backend.cc slot_run.cc
+    DEPS swax_train_support swax_model_rig swax_test_support
+    LABELS gpu TIMEOUT 900)
+endif()
+
 swax_test(train_same_bits_test SOURCES train_same_bits_test.cc DEPS swax_train_support
   LABELS unit sanitize TIMEOUT 900)
 swax_test(train_state_test SOURCES train_state_test.cc DEPS swax_train_support swax_test_support

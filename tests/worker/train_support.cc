@@ -46,13 +46,9 @@ std::string validation_text(const ValidationReport& r) {
 
 // The life of one rank. Errors of one rank end the group, as a failed process ends its job.
 Status run_rank(const pb::JobSpec& spec, const TrainData& data, const GroupOptions& options,
-                Collectives& shard, VectorSink& sink, RankRun* out) {
-  BackendOptions backend_options;
-  backend_options.compute_threads = static_cast<int>(spec.parallelism().compute_threads());
-  backend_options.plain_gemm = options.plain_gemm;
-  SWAX_ASSIGN(const auto inner, open_backend(backend_options));
-  const auto wrapper = options.wrap ? options.wrap(shard.rank(), *inner) : nullptr;
-  Backend& backend = wrapper ? *wrapper : *inner;
+                Backend& inner, Collectives& shard, VectorSink& sink, RankRun* out) {
+  const auto wrapper = options.wrap ? options.wrap(shard.rank(), inner) : nullptr;
+  Backend& backend = wrapper ? *wrapper : inner;
   const auto replica = make_local_collectives(1);
   TrainerOptions trainer_options;
   trainer_options.spec = spec;
@@ -75,6 +71,30 @@ Status run_rank(const pb::JobSpec& spec, const TrainData& data, const GroupOptio
   SWAX_ASSIGN(out->outcome, trainer->run());
   if (options.ended) options.ended(rank, *trainer);
   return ok();
+}
+
+// One a rank, of the kind the spec names; the ranks of a GPU share device 0.
+Result<std::vector<std::unique_ptr<Backend>>> open_backends(const pb::JobSpec& spec,
+                                                            const GroupOptions& options) {
+  BackendOptions backend_options;
+  backend_options.kind = backend_kind(spec);
+  backend_options.compute_threads = static_cast<int>(spec.parallelism().compute_threads());
+  backend_options.plain_gemm = options.plain_gemm;
+  std::vector<std::unique_ptr<Backend>> backends;
+  for (int rank = 0; rank < options.ranks; ++rank) {
+    SWAX_ASSIGN(auto backend, open_backend(backend_options));
+    backends.push_back(std::move(backend));
+  }
+  return backends;
+}
+
+std::vector<std::unique_ptr<Collectives>> make_handles(
+    const std::vector<std::unique_ptr<Backend>>& backends, const GroupOptions& options) {
+  if (backends[0]->kind() == BackendKind::kCpu)
+    return make_local_collectives(options.ranks, options.faults);
+  std::vector<Backend*> pointers;
+  for (const auto& backend : backends) pointers.push_back(backend.get());
+  return make_local_collectives(pointers, options.faults);
 }
 
 }  // namespace
@@ -134,9 +154,14 @@ GroupRun run_group(const pb::JobSpec& spec, const TrainData& data, const GroupOp
   if (!options.ckpt_root.empty()) {
     EXPECT_TRUE(make_dirs(options.ckpt_root).ok());
   }
-  auto handles = make_local_collectives(options.ranks, options.faults);
   GroupRun run;
   run.ranks.resize(static_cast<size_t>(options.ranks));
+  const auto backends = open_backends(spec, options);
+  if (!backends.ok()) {
+    for (RankRun& rank : run.ranks) rank.status = backends.status();
+    return run;
+  }
+  auto handles = make_handles(*backends, options);
   std::vector<std::thread> threads;
   for (int rank = 0; rank < options.ranks; ++rank) {
     threads.emplace_back([&, rank] {
@@ -145,7 +170,8 @@ GroupRun run_group(const pb::JobSpec& spec, const TrainData& data, const GroupOp
       VectorSink sink;
       sink.keep_digests = options.keep_digests;
       sink.on_event = options.on_event;
-      out.status = run_rank(spec, data, options, *shard, sink, &out);
+      Backend& backend = *(*backends)[static_cast<size_t>(rank)];
+      out.status = run_rank(spec, data, options, backend, *shard, sink, &out);
       if (!out.status.ok()) shard->abort(out.status.message());
       out.phases = sink.phases;
       out.steps = sink.steps;

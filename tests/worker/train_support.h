@@ -1,6 +1,7 @@
 // Training runs for tests: a small data set, specs made of jobs/micro.toml with changes, and groups
-// of N ranks as threads of this process (LocalCollectives, one CPU backend each) that keep all they
-// report. Threads: run_group starts and joins the rank threads; its hooks are called from them.
+// of N ranks as threads of this process (LocalCollectives, a backend each, of the kind the spec
+// names; on a GPU all on device 0) that keep all they report. Threads: run_group starts and joins
+// the rank threads; its hooks are called from them.
 #pragma once
 
 #include <gtest/gtest.h>

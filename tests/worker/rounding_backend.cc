@@ -1,0 +1,164 @@
+#include "tests/worker/rounding_backend.h"
+
+#include <initializer_list>
+
+#include "tests/support/tensor_check.h"
+
+namespace swax::test {
+namespace {
+
+// Columns [0, columns) of every row of the last dimension.
+void round_rows(const Tensor& t, int64_t columns) {
+  const int64_t row = t.rank == 0 ? 1 : t.dims[t.rank - 1];
+  const int64_t rows_inside = t.rank <= 1 ? 1 : t.row_elements() / row;
+  const int64_t outer = t.rank <= 1 ? 1 : t.dims[0];
+  for (int64_t o = 0; o < outer; ++o) {
+    for (int64_t r = 0; r < rows_inside; ++r) {
+      float* x = t.f32() + o * t.row_stride + r * row;
+      for (int64_t i = 0; i < columns; ++i) x[i] = bf16_round(x[i]);
+    }
+  }
+}
+void round_all(std::initializer_list<Tensor> tensors) {
+  for (const Tensor& t : tensors) round_rows(t, t.dims[t.rank - 1]);
+}
+
+}  // namespace
+
+Tensor RoundingBackend::rounded(const Tensor& t, size_t index) {
+  std::vector<float>& copy = copies_[index];
+  copy.clear();
+  const int64_t outer = t.rank <= 1 ? 1 : t.dims[0];
+  const int64_t row = t.elements() / outer;
+  for (int64_t o = 0; o < outer; ++o)
+    for (int64_t i = 0; i < row; ++i)
+      copy.push_back(bf16_round(t.f32()[o * (t.rank <= 1 ? 0 : t.row_stride) + i]));
+  Tensor out = t;
+  out.data = copy.data();
+  out.row_stride = out.row_elements();
+  return out;
+}
+
+Status RoundingBackend::gemm(Stream& s, const GemmArgs& a) {
+  GemmArgs b = a;
+  b.a = rounded(a.a, 0);
+  b.b = rounded(a.b, 1);
+  SWAX_TRY(inner().gemm(s, b));
+  if (!a.trans_a) round_all({a.c});  // a weight gradient stays f32
+  return ok();
+}
+
+Status RoundingBackend::embedding(Stream& s, const EmbeddingArgs& a) {
+  SWAX_TRY(inner().embedding(s, a));
+  round_all({a.y_TD});
+  return ok();
+}
+
+Status RoundingBackend::rms_norm(Stream& s, const RmsNormArgs& a) {
+  RmsNormArgs b = a;
+  b.w_D = rounded(a.w_D, 0);
+  SWAX_TRY(inner().rms_norm(s, b));
+  round_all({a.y_TD});
+  return ok();
+}
+
+Status RoundingBackend::rms_norm_apply(Stream& s, const RmsNormApplyArgs& a) {
+  RmsNormApplyArgs b = a;
+  b.w_D = rounded(a.w_D, 0);
+  SWAX_TRY(inner().rms_norm_apply(s, b));
+  round_all({a.y_TD});
+  return ok();
+}
+
+Status RoundingBackend::rms_norm_backward(Stream& s, const RmsNormBackwardArgs& a) {
+  RmsNormBackwardArgs b = a;
+  b.w_D = rounded(a.w_D, 0);
+  SWAX_TRY(inner().rms_norm_backward(s, b));
+  round_all({a.dx_TD});
+  return ok();
+}
+
+Status RoundingBackend::head_norm(Stream& s, const HeadNormArgs& a) {
+  HeadNormArgs b = a;
+  b.w_NU = rounded(a.w_NU, 0);
+  SWAX_TRY(inner().head_norm(s, b));
+  round_all({a.y_TNU});
+  return ok();
+}
+
+Status RoundingBackend::head_norm_backward(Stream& s, const HeadNormBackwardArgs& a) {
+  HeadNormBackwardArgs b = a;
+  b.w_NU = rounded(a.w_NU, 0);
+  SWAX_TRY(inner().head_norm_backward(s, b));
+  round_all({a.dh_TNU, a.do_TNU});
+  return ok();
+}
+
+Status RoundingBackend::rope(Stream& s, const RopeArgs& a) {
+  SWAX_TRY(inner().rope(s, a));
+  round_all({a.x_THE});
+  return ok();
+}
+
+Status RoundingBackend::swa(Stream& s, const SwaArgs& a) {
+  SWAX_TRY(inner().swa(s, a));
+  round_all({a.o_THE});
+  return ok();
+}
+
+Status RoundingBackend::swa_backward(Stream& s, const SwaBackwardArgs& a) {
+  SWAX_TRY(inner().swa_backward(s, a));
+  round_all({a.dq_THE, a.dk_TGE, a.dv_TGE});
+  return ok();
+}
+
+Status RoundingBackend::mlstm_gates(Stream& s, const MlstmGatesArgs& a) {
+  MlstmGatesArgs b = a;
+  b.wi_ND = rounded(a.wi_ND, 0);
+  b.wf_ND = rounded(a.wf_ND, 1);
+  b.bi_N = rounded(a.bi_N, 2);
+  b.bf_N = rounded(a.bf_N, 3);
+  return inner().mlstm_gates(s, b);
+}
+
+Status RoundingBackend::mlstm_gates_backward(Stream& s, const MlstmGatesBackwardArgs& a) {
+  MlstmGatesBackwardArgs b = a;
+  b.wi_ND = rounded(a.wi_ND, 0);
+  b.wf_ND = rounded(a.wf_ND, 1);
+  SWAX_TRY(inner().mlstm_gates_backward(s, b));
+  round_all({a.dx_TD});
+  return ok();
+}
+
+Status RoundingBackend::mlstm(Stream& s, const MlstmArgs& a) {
+  SWAX_TRY(inner().mlstm(s, a));
+  round_all({a.h_TNU});
+  round_rows(a.states_CNKU1, a.v_TNU.dims[2]);  // the normaliser stays f32
+  return ok();
+}
+
+Status RoundingBackend::mlstm_backward(Stream& s, const MlstmBackwardArgs& a) {
+  SWAX_TRY(inner().mlstm_backward(s, a));
+  round_all({a.dq_TNK, a.dk_TNK, a.dv_TNU});
+  return ok();
+}
+
+Status RoundingBackend::swiglu(Stream& s, const SwigluArgs& a) {
+  SWAX_TRY(inner().swiglu(s, a));
+  round_all({a.s_TF});
+  return ok();
+}
+
+Status RoundingBackend::swiglu_backward(Stream& s, const SwigluBackwardArgs& a) {
+  SWAX_TRY(inner().swiglu_backward(s, a));
+  round_all({a.da_TF, a.db_TF});
+  return ok();
+}
+
+Status RoundingBackend::cross_entropy(Stream& s, const CrossEntropyArgs& a) {
+  SWAX_TRY(inner().cross_entropy(s, a));
+  if (a.write_gradient) round_all({a.logits_TV});
+  return ok();
+}
+
+}  // namespace swax::test
