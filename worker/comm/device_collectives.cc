@@ -3,10 +3,35 @@
 #include "proto/base/text.h"
 #include "worker/comm/local_collectives.h"
 #ifdef SWAX_HAVE_NCCL
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+
 #include "worker/comm/nccl_collectives.h"
 #endif
 
 namespace swax {
+#ifdef SWAX_HAVE_NCCL
+namespace {
+
+constexpr int64_t kLimitMsMin = 1'000, kLimitMsMax = 3'600'000;
+
+Result<NcclOptions> options_of_environment() {
+  NcclOptions options;
+  const char* text = std::getenv("SWAX_COMM_LIMIT_MS");
+  if (text == nullptr) return options;
+  const char* end = text + std::strlen(text);
+  const auto [stop, error] = std::from_chars(text, end, options.call_ms_max);
+  if (error != std::errc() || stop != end || options.call_ms_max < kLimitMsMin ||
+      options.call_ms_max > kLimitMsMax) {
+    return invalid_argument("SWAX_COMM_LIMIT_MS=" + printable(text) + ": must be " +
+                            to_text(kLimitMsMin) + ".." + to_text(kLimitMsMax));
+  }
+  return options;
+}
+
+}  // namespace
+#endif
 
 Result<std::unique_ptr<Collectives>> make_device_collectives(Backend& backend, Collectives& host) {
   if (backend.kind() == BackendKind::kCpu) return std::unique_ptr<Collectives>();
@@ -15,7 +40,8 @@ Result<std::unique_ptr<Collectives>> make_device_collectives(Backend& backend, C
     return std::move(make_local_collectives(alone).front());
   }
 #ifdef SWAX_HAVE_NCCL
-  return make_nccl_collectives(backend, host);
+  SWAX_ASSIGN(const NcclOptions options, options_of_environment());
+  return make_nccl_collectives(backend, host, options);
 #else
   return failed_precondition(
       "backend cuda with " + to_text(host.size()) +
