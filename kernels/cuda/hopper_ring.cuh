@@ -95,14 +95,15 @@ struct RingReader {
   }
 };
 
-// Two places for tiles that a block keeps through a whole piece of work: the next piece's are
+// Places for tiles that a block keeps through a whole piece of work; with two, the next piece's are
 // copied while this one runs.
+template <int kPlaces>
 struct OwnTiles {
-  uint64_t full[2];
-  uint64_t empty[2];
+  uint64_t full[kPlaces];
+  uint64_t empty[kPlaces];
 
   __device__ void init() {  // one thread, before the fence of barrier_init
-    for (int i = 0; i < 2; ++i) {
+    for (int i = 0; i < kPlaces; ++i) {
       barrier_init(&full[i], 1);
       barrier_init(&empty[i], 8);  // warps that compute
     }
@@ -110,14 +111,14 @@ struct OwnTiles {
   // The n-th piece of the block. The copying side waits for room, announces, copies; the computing
   // side waits and, when it has done, releases.
   __device__ __forceinline__ uint64_t* expect(int n, uint32_t bytes) {
-    barrier_wait(&empty[n % 2], static_cast<uint32_t>(n / 2 + 1) % 2);
-    barrier_expect(&full[n % 2], bytes);
-    return &full[n % 2];
+    barrier_wait(&empty[n % kPlaces], static_cast<uint32_t>(n / kPlaces + 1) % 2);
+    barrier_expect(&full[n % kPlaces], bytes);
+    return &full[n % kPlaces];
   }
   __device__ __forceinline__ void wait(int n) {
-    barrier_wait(&full[n % 2], static_cast<uint32_t>(n / 2) % 2);
+    barrier_wait(&full[n % kPlaces], static_cast<uint32_t>(n / kPlaces) % 2);
   }
-  __device__ __forceinline__ void done(int n) { release(&empty[n % 2]); }
+  __device__ __forceinline__ void done(int n) { release(&empty[n % kPlaces]); }
 };
 
 // The dynamic shared memory of a block, aligned as the swizzle needs it.

@@ -100,6 +100,7 @@ __device__ void weigh_rows(const MlstmTuned& x, MlstmRows rows, MlstmRows out, i
   const int warp = static_cast<int>(threadIdx.x / 32);
   const int column = static_cast<int>(threadIdx.x % 32 * 8);
   float total[8] = {};
+#pragma unroll 4
   for (int r = warp; r < kMlstmChunk && c * kMlstmChunk + r < x.tokens; r += 8) {
     const int64_t t = static_cast<int64_t>(c) * kMlstmChunk + r;
     const Bf16x8 in = load8(rows.data + t * rows.stride + head * kMlstmQk + column);
@@ -166,10 +167,12 @@ __global__ void backward_kernel(MlstmTuned x, MlstmRows q, MlstmRows h, MlstmRow
   const int c = static_cast<int>(blockIdx.x);
   const int head = static_cast<int>(blockIdx.y);
   const int lane = static_cast<int>(threadIdx.x % 32);
+#pragma unroll 4
   for (int r = static_cast<int>(threadIdx.x / 32); r < kMlstmChunk; r += 8) {
-    const int64_t t = static_cast<int64_t>(c) * kMlstmChunk + r;
+    const int64_t t = min(static_cast<int64_t>(c) * kMlstmChunk + r, x.tokens - int64_t{1});
     float sum = 0.0F;
-    for (int part = 0; t < x.tokens && part < 2; ++part) {
+#pragma unroll
+    for (int part = 0; part < 2; ++part) {
       const int column = part * 256 + lane * 8;
       const Bf16x8 a = load8(h.data + t * h.stride + head * kMlstmV + column);
       const Bf16x8 b = load8(dh.data + t * dh.stride + head * kMlstmV + column);
@@ -200,25 +203,33 @@ __global__ void backward_kernel(MlstmTuned x, MlstmRows q, MlstmRows h, MlstmRow
   weigh_rows(x, q, weighted, kMlstmV, out_weight, sum_weight, x.dn);
 }
 
-// A thread per key column; chunks in order, or last first.
+// A thread per key column; chunks in order, or last first. What several chunks add is read before
+// the first of them is used.
 __global__ void normaliser_kernel(MlstmTuned x, bool backward, bool initial_state) {
+  constexpr int kAhead = 16;
   const int64_t head = blockIdx.x;
   const int64_t k = threadIdx.x;
+  const auto chunk = [&](int step) { return backward ? x.chunks - 1 - step : step; };
   const auto at = [&](int64_t c) { return (c * x.heads + head) * kMlstmQk + k; };
-  if (backward) {
-    float sum = 0.0F;
-    for (int64_t c = x.chunks - 1; c >= 0; --c) {
-      const float added = x.dn[at(c)];
-      x.dn[at(c)] = sum;
-      sum = fmaf(sum, x.carry_weight[head * x.chunks + c], added);
+  float sum = !backward && initial_state ? x.n[at(0)] : 0.0F;
+  if (!backward) x.n[at(0)] = sum;
+  for (int begin = 0; begin < x.chunks; begin += kAhead) {
+    float added[kAhead];
+    float carry[kAhead];
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      const int c = chunk(min(begin + i, x.chunks - 1));
+      added[i] = x.dn[at(c)];
+      carry[i] = x.carry_weight[head * x.chunks + c];
     }
-    return;
-  }
-  float sum = initial_state ? x.n[at(0)] : 0.0F;
-  x.n[at(0)] = sum;
-  for (int64_t c = 0; c < x.chunks; ++c) {
-    sum = fmaf(sum, x.carry_weight[head * x.chunks + c], x.dn[at(c)]);
-    x.n[at(c + 1)] = sum;
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      if (begin + i >= x.chunks) break;
+      const int c = chunk(begin + i);
+      if (backward) x.dn[at(c)] = sum;
+      sum = fmaf(sum, carry[i], added[i]);
+      if (!backward) x.n[at(c + 1)] = sum;
+    }
   }
 }
 

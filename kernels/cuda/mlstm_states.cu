@@ -1,6 +1,7 @@
 // States before each chunk, C <- carry C + K'^T V, or their gradients with the last chunk first,
-// dC <- carry dC + Q'^T dH. A block owns 128 x 64 of a head's state in f32 registers and walks the
-// chunks; what it stores is bf16.
+// dC <- carry dC + Q'^T dH. A block owns 64 x 64 of a head's state in the f32 registers of one
+// warpgroup and walks the chunks; what it stores is bf16. Small, so that few heads fill a device
+// and two blocks fit a multiprocessor.
 #include <algorithm>
 #include <cstddef>
 
@@ -11,9 +12,10 @@
 namespace swax::cuda {
 namespace {
 
-constexpr int kStages = 4;
-constexpr int kValueColumns = 64;
-constexpr int kValueBytes = kTileRows * kValueColumns * 2;
+constexpr int kStages = 3;
+constexpr int kThreads = 2 * 128;  // one warpgroup copies, one computes
+constexpr int kSide = 64;          // rows and columns of the block's part of the state
+constexpr int kPartBytes = kTileRows * kSide * 2;
 
 struct Params {
   TensorMap weighted;  // keys or queries
@@ -26,8 +28,8 @@ struct Params {
 };
 
 struct Shared {
-  unsigned char weighted[kStages][kTileBytes];
-  unsigned char values[kStages][kValueBytes];
+  unsigned char weighted[kStages][kPartBytes];
+  unsigned char values[kStages][kPartBytes];
   uint64_t full[kStages];
   uint64_t empty[kStages];
 };
@@ -49,8 +51,8 @@ __device__ void produce(const Params& p, Shared& s, const Block& b) {
     const int stage = i % kStages;
     const int token = chunk_of(p, i / 2) * kMlstmChunk + i % 2 * kTileRows;
     barrier_wait(&s.empty[stage], static_cast<uint32_t>(i / kStages + 1) % 2);
-    barrier_expect(&s.full[stage], kTileBytes + kValueBytes);
-    load_tile(s.weighted[stage], p.weighted, b.key, b.head, token, kTileRows, &s.full[stage]);
+    barrier_expect(&s.full[stage], 2 * kPartBytes);
+    tile_load(s.weighted[stage], p.weighted, b.key, b.head, token, &s.full[stage]);
     tile_load(s.values[stage], p.values, b.value, b.head, token, &s.full[stage]);
   }
 }
@@ -64,7 +66,7 @@ __device__ void consume(const Params& p, Shared& s, const Block& b) {
   float state[32];
 #pragma unroll
   for (int e = 0; e < 32; ++e) state[e] = 0.0F;
-  const int row = b.key + static_cast<int>(threadIdx.x / 128 - 1) * 64 + lane_row();
+  const int row = b.key + lane_row();
   __nv_bfloat16* first = state_rows(p, b, p.backward ? p.chunks - 1 : 0);
   if (p.initial_state) {
 #pragma unroll
@@ -77,7 +79,6 @@ __device__ void consume(const Params& p, Shared& s, const Block& b) {
   }
   const float* carry = p.carry_weight + static_cast<int64_t>(b.head) * p.chunks;
   float weight = b.steps > 0 ? carry[chunk_of(p, 0)] : 0.0F;
-  const uint32_t rows = (threadIdx.x / 128 - 1) * (kTileBytes / 2);  // of this warpgroup
   for (int step = 0; step < b.steps; ++step) {
 #pragma unroll
     for (int e = 0; e < 32; ++e) state[e] *= weight;
@@ -87,7 +88,7 @@ __device__ void consume(const Params& p, Shared& s, const Block& b) {
       const int i = 2 * step + half;
       const int stage = i % kStages;
       barrier_wait(&s.full[stage], static_cast<uint32_t>(i / kStages) % 2);
-      const uint32_t x = shared_address(s.weighted[stage]) + rows;
+      const uint32_t x = shared_address(s.weighted[stage]);
       const uint32_t y = shared_address(s.values[stage]);
       mma_fence();
 #pragma unroll
@@ -97,23 +98,24 @@ __device__ void consume(const Params& p, Shared& s, const Block& b) {
       }
       mma_commit();
     }
+    mma_wait<1>();
+    release(&s.empty[2 * step % kStages]);
     mma_wait<0>();
     mma_hold(state);
-    release(&s.empty[2 * step % kStages]);
     release(&s.empty[(2 * step + 1) % kStages]);
     store_rows(state, state_rows(p, b, p.backward ? p.chunks - 2 - step : step + 1), kMlstmV, row,
                kMlstmQk, 1.0F, 1.0F);
   }
 }
 
-__global__ void __launch_bounds__(kRoleThreads, 1) states_kernel(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(kThreads, 2) states_kernel(const __grid_constant__ Params p) {
   Shared& s = shared_block<Shared>();
-  const Block b{static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.y) * kTileRows,
-                static_cast<int>(blockIdx.x) * kValueColumns, p.backward ? p.chunks - 1 : p.chunks};
+  const Block b{static_cast<int>(blockIdx.z), static_cast<int>(blockIdx.y) * kSide,
+                static_cast<int>(blockIdx.x) * kSide, p.backward ? p.chunks - 1 : p.chunks};
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < kStages; ++stage) {
       barrier_init(&s.full[stage], 1);
-      barrier_init(&s.empty[stage], 8);
+      barrier_init(&s.empty[stage], 4);  // warps that compute
     }
     barrier_init_fence();
   }
@@ -135,9 +137,8 @@ Status launch_mlstm_states(CUstream_st* stream, const MlstmTuned& x, const Tenso
   p.chunks = x.chunks;
   p.backward = backward;
   p.initial_state = initial_state;
-  const Launch l{
-      dim3(kMlstmV / kValueColumns, kMlstmQk / kTileRows, static_cast<unsigned>(x.heads)),
-      kRoleThreads, kSharedBytes, stream};
+  const Launch l{dim3(kMlstmV / kSide, kMlstmQk / kSide, static_cast<unsigned>(x.heads)), kThreads,
+                 kSharedBytes, stream};
   return launch("mlstm", l, states_kernel, p);
 }
 

@@ -23,7 +23,7 @@ struct Shared {
   unsigned char v[2][kTileBytes];
   TileRing<kStages> ring;
   Statistics statistics[kStages];
-  OwnTiles own;
+  OwnTiles<2> own;
   int seen[2][2];  // query tiles seen by the keys of the first warpgroup, and by any of the piece
 };
 static_assert(sizeof(Shared) <= kSharedMax);

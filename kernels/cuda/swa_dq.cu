@@ -8,26 +8,32 @@ namespace {
 
 using Params = SwaBackwardParams;
 
-constexpr int kStages = 3;
-
+// Seven tiles fit. Wide windows keep five keys or values on the way, narrow ones the queries of the
+// next piece.
+template <int kPlaces>
 struct Shared {
-  unsigned char q[2][kTileBytes];
-  unsigned char d_o[2][kTileBytes];
+  static constexpr int kStages = 7 - 2 * kPlaces;
+  unsigned char q[kPlaces][kTileBytes];
+  unsigned char d_o[kPlaces][kTileBytes];
   TileRing<kStages> ring;
-  OwnTiles own;
+  OwnTiles<kPlaces> own;
 };
-static_assert(sizeof(Shared) <= kSharedMax);
+static_assert(sizeof(Shared<1>) <= kSharedMax && sizeof(Shared<2>) <= kSharedMax);
+// Keys of a narrow window. With two places w 128 takes 0.18 ms and w 2048 0.72 ms, with one 0.20
+// and 0.69 (H200, 16,384 tokens, 16 heads).
+constexpr int kNarrow = 512;
 
 // Order of the tiles: values 0, keys 0, values 1, keys 1, ...: values are done with first.
-__device__ void produce(const Params& p, Shared& s) {
-  RingWriter<kStages> ring{s.ring};
+template <int kPlaces>
+__device__ void produce(const Params& p, Shared<kPlaces>& s) {
+  RingWriter<Shared<kPlaces>::kStages> ring{s.ring};
   const int pieces = SwaQueries::pieces(p.band, p.heads);
   int n = 0;
   for (int piece = static_cast<int>(blockIdx.x); piece < pieces; piece += gridDim.x) {
     const SwaQueries x = SwaQueries::of(p.band, p.heads, piece);
     uint64_t* full = s.own.expect(n, 2 * kTileBytes);
-    load_tile(s.q[n % 2], p.q, 0, x.head, x.query, kTileRows, full);
-    load_tile(s.d_o[n % 2], p.d_o, 0, x.head, x.query, kTileRows, full);
+    load_tile(s.q[n % kPlaces], p.q, 0, x.head, x.query, kTileRows, full);
+    load_tile(s.d_o[n % kPlaces], p.d_o, 0, x.head, x.query, kTileRows, full);
     for (int i = 0; i < x.key_tiles; ++i) {
       ring.put(p.v, 0, x.head / p.group, x.key(i));
       ring.put(p.k, 0, x.head / p.group, x.key(i));
@@ -105,16 +111,15 @@ __device__ __forceinline__ void differentiate(float (&s)[64], const float (&dp)[
   }
 }
 
-// One piece. q, d_o: its tiles.
-__device__ __forceinline__ void attend(const Params& p, const SwaQueries& x, uint32_t q,
-                                       uint32_t d_o, RingReader<kStages>& ring) {
+// One piece: q and d_o are its tiles.
+template <int kStages>
+__device__ __forceinline__ void attend(const Params& p, const SwaQueries& x, const Rows& rows,
+                                       uint32_t q, uint32_t d_o, RingReader<kStages>& ring,
+                                       float (&dq)[64]) {
   const uint32_t part = (threadIdx.x / 128 - 1) * 64;
   const int begin = x.query + static_cast<int>(part);
-  const int query = begin + lane_row();
   const int full_from = p.band.first(begin + 63);
   const float scale = p.scale * kLog2E;
-  const Rows rows = rows_of(p, x.head, query);
-  float dq[64];
 #pragma unroll
   for (int e = 0; e < 64; ++e) dq[e] = 0.0F;
 #pragma unroll 1
@@ -135,7 +140,7 @@ __device__ __forceinline__ void attend(const Params& p, const SwaQueries& x, uin
     weigh(scores, rows, key, full, scale);
     mma_wait<0>();
     mma_hold(dp);
-    ring.give();
+    ring.give();  // values
     differentiate(scores, dp, rows, full);
 #pragma unroll
     for (int k = 0; k < 8; ++k) as_a(scores, k, ds[k]);
@@ -146,24 +151,30 @@ __device__ __forceinline__ void attend(const Params& p, const SwaQueries& x, uin
     mma_hold(dq);
     ring.give();
   }
-  store_rows(dq, p.dq + x.head * kSwaSize, p.dq_stride, query, p.band.tokens, p.scale, p.scale);
 }
 
-__device__ void consume(const Params& p, Shared& s) {
-  RingReader<kStages> ring{s.ring};
+template <int kPlaces>
+__device__ void consume(const Params& p, Shared<kPlaces>& s) {
+  RingReader<Shared<kPlaces>::kStages> ring{s.ring};
   const int pieces = SwaQueries::pieces(p.band, p.heads);
   int n = 0;
   for (int piece = static_cast<int>(blockIdx.x); piece < pieces; piece += gridDim.x) {
+    const SwaQueries x = SwaQueries::of(p.band, p.heads, piece);
+    const int query = x.query + static_cast<int>(threadIdx.x / 128 - 1) * 64 + lane_row();
+    const Rows rows = rows_of(p, x.head, query);
+    float dq[64];
     s.own.wait(n);
-    attend(p, SwaQueries::of(p.band, p.heads, piece), shared_address(s.q[n % 2]),
-           shared_address(s.d_o[n % 2]), ring);
+    attend(p, x, rows, shared_address(s.q[n % kPlaces]), shared_address(s.d_o[n % kPlaces]), ring,
+           dq);
     s.own.done(n);
+    store_rows(dq, p.dq + x.head * kSwaSize, p.dq_stride, query, p.band.tokens, p.scale, p.scale);
     ++n;
   }
 }
 
+template <int kPlaces>
 __global__ void __launch_bounds__(kRoleThreads, 1) dq_kernel(const __grid_constant__ Params p) {
-  Shared& s = shared_block<Shared>();
+  auto& s = shared_block<Shared<kPlaces>>();
   if (threadIdx.x == 0) {
     s.ring.init();
     s.own.init();
@@ -172,18 +183,24 @@ __global__ void __launch_bounds__(kRoleThreads, 1) dq_kernel(const __grid_consta
   __syncthreads();
   if (threadIdx.x < 128) {
     registers_shrink<24>();
-    if (threadIdx.x == 0) produce(p, s);
+    if (threadIdx.x == 0) produce<kPlaces>(p, s);
   } else {
     registers_grow<240>();
-    consume(p, s);
+    consume<kPlaces>(p, s);
   }
+}
+
+template <int kPlaces>
+Status launch_with(CUstream_st* stream, const Params& p) {
+  const unsigned blocks = swa_blocks(p.band.tokens, p.heads);
+  const Launch l{blocks, kRoleThreads, sizeof(Shared<kPlaces>), stream};
+  return launch("swa_backward", l, dq_kernel<kPlaces>, p);
 }
 
 }  // namespace
 
 Status launch_swa_dq(CUstream_st* stream, const SwaBackwardParams& p) {
-  const unsigned blocks = swa_blocks(p.band.tokens, p.heads);
-  return launch("swa_backward", {blocks, kRoleThreads, sizeof(Shared), stream}, dq_kernel, p);
+  return p.band.window < kNarrow ? launch_with<2>(stream, p) : launch_with<1>(stream, p);
 }
 
 }  // namespace swax::cuda

@@ -30,7 +30,7 @@ struct Params {
 struct Shared {
   unsigned char q[2][kTileBytes];
   TileRing<kStages> ring;
-  OwnTiles own;
+  OwnTiles<2> own;
 };
 static_assert(sizeof(Shared) <= kSharedMax);
 
