@@ -78,6 +78,10 @@ Result<Arguments> parse_train_arguments(int argc, char** argv) {
     arguments.version = true;
     return arguments;
   }
+  if (verb == "doctor") {
+    arguments.doctor = true;
+    return arguments;
+  }
   Options options;
   for (int i = 2; i < argc; i += 2) {
     const std::string name = argv[i];
@@ -98,7 +102,8 @@ Result<Arguments> parse_train_arguments(int argc, char** argv) {
     SWAX_ASSIGN(arguments.generate, parse_generate(options));
   } else {
     return invalid_argument(
-        "verb must be train, generate or version; this program is started by swax, see `swax "
+        "verb must be train, generate, doctor or version; this program is started by swax, see "
+        "`swax "
         "--help`");
   }
   return arguments;

@@ -34,6 +34,7 @@ struct GenerateArguments {
 
 struct Arguments {
   bool version = false;
+  bool doctor = false;
   std::optional<TrainArguments> train;
   std::optional<GenerateArguments> generate;
 };

@@ -14,6 +14,7 @@
 #include <cstring>
 
 #include "jobs/spec.h"
+#include "kernels/self_test.h"
 #include "proto/base/build_info.h"
 #include "proto/base/failpoint.h"
 #include "proto/base/files.h"
@@ -21,10 +22,12 @@
 #include "proto/base/log.h"
 #include "proto/base/text.h"
 #include "storage/rocks_kv.h"
+#include "worker/comm/device_collectives.h"
 #include "worker/comm/local_collectives.h"
 #include "worker/comm/mpi_collectives.h"
 #include "worker/train/agent_link.h"
 #include "worker/train/arguments.h"
+#include "worker/train/doctor.h"
 #include "worker/train/generate.h"
 #include "worker/train/reporter.h"
 #include "worker/train/trainer.h"
@@ -152,7 +155,7 @@ int64_t launcher_number(const char* name, int64_t fallback) {
 }
 
 // The backend that the spec names. A rank's device is its number among the ranks of its node.
-Result<std::unique_ptr<Backend>> open_rank_backend(const pb::JobSpec& spec, int ranks) {
+Result<std::unique_ptr<Backend>> open_rank_backend(const pb::JobSpec& spec) {
   BackendOptions options;
   options.kind = backend_kind(spec);
   options.compute_threads = static_cast<int>(spec.parallelism().compute_threads());
@@ -165,17 +168,16 @@ Result<std::unique_ptr<Backend>> open_rank_backend(const pb::JobSpec& spec, int 
     return backend.status().with_context("training.backend=cuda, rank " +
                                          to_text(int64_t{options.ordinal} + 1) + " of " +
                                          to_text(here) + " on this node");
-  if (ranks > 1)
-    return failed_precondition("training.backend=cuda with " + to_text(ranks) +
-                               " ranks: this build joins no GPUs of several processes; nearest "
-                               "valid value of parallelism.ranks is 1");
   return backend;
 }
 
-Result<RunOutcome> train_rank(const TrainArguments& args, Collectives& shard, Collectives& replica,
+Result<RunOutcome> train_rank(const TrainArguments& args, Collectives& host, Collectives& replica,
                               AgentLink* link) {
   SWAX_ASSIGN(const pb::JobSpec spec, read_spec(args.spec));
-  SWAX_ASSIGN(const auto backend, open_rank_backend(spec, shard.size()));
+  SWAX_ASSIGN(const auto backend, open_rank_backend(spec));
+  SWAX_TRY(self_test(*backend));
+  SWAX_ASSIGN(const auto on_device, make_device_collectives(*backend, host));
+  Collectives& shard = on_device ? *on_device : host;
   TrainerOptions options;
   options.spec = spec;
   options.data_folders = args.data;
@@ -352,6 +354,10 @@ int main(int argc, char** argv) {
   if (arguments->version) {
     std::printf("swax-train %s build %s %s\n", swax::build_version(), swax::build_id(),
                 swax::build_type());
+    return 0;
+  }
+  if (arguments->doctor) {
+    std::fputs(swax::doctor_lines().c_str(), stdout);
     return 0;
   }
   if (arguments->generate.has_value()) {
