@@ -53,7 +53,7 @@ Result<std::string> write_data(const std::string& folder, int64_t vocab, int64_t
   SWAX_ASSIGN(const TokenShardWriter::Finished done, writer->finish());
   pb::DatasetManifest m;
   m.set_name("random");
-  m.set_tokenizer("none");
+  m.set_tokenizer("bytes");  // the only one there is
   m.set_vocab_size(info.vocab_size);
   m.set_token_bytes(info.token_bytes);
   pb::ShardInfo& shard = *m.add_shards();

@@ -80,7 +80,7 @@ Status update_rank(const ModelShape& shape, const pb::JobSpec& spec, Collectives
   scatter(begin.v, table, fsdp->adam_v());
   scatter(begin.g, table, sum);
   StepScalars scalars = begin.scalars;
-  SWAX_TRY(optimizer->update(&scalars));
+  SWAX_TRY(optimizer->update(&scalars, Event{}));
   // Ranks own different elements of `end`.
   gather(fsdp->master(), table, &end->p);
   gather(fsdp->adam_m(), table, &end->m);
