@@ -107,10 +107,19 @@ std::vector<std::string> current_environment() {
 }
 
 Result<std::string> find_program(std::string_view name) {
+  const auto runs = [](const std::string& candidate) {
+    return !is_directory(candidate) && ::access(candidate.c_str(), X_OK) == 0;
+  };
+  char self[4096];
+  const ssize_t bytes = ::readlink("/proc/self/exe", self, sizeof self);
+  if (bytes > 0) {
+    const std::string folder = parent_path({self, static_cast<size_t>(bytes)});
+    if (const std::string beside = join_path(folder, name); runs(beside)) return beside;
+  }
   const char* path = std::getenv("PATH");
   for (const std::string_view folder : split(path != nullptr ? path : "/usr/bin:/bin", ':')) {
     const std::string candidate = join_path(folder.empty() ? "." : folder, name);
-    if (!is_directory(candidate) && ::access(candidate.c_str(), X_OK) == 0) return candidate;
+    if (runs(candidate)) return candidate;
   }
   return not_found(std::string(name) + " is not in PATH");
 }

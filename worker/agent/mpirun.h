@@ -36,7 +36,7 @@ std::vector<std::string> rank_environment(const std::vector<std::string>& inheri
                                           const std::vector<std::string>& own, bool root);
 std::vector<std::string> current_environment();
 
-// kNotFound: no such program in PATH.
+// Beside this program (a bundle brings its own Open MPI), then in PATH. kNotFound: nowhere.
 Result<std::string> find_program(std::string_view name);
 
 }  // namespace swax
