@@ -282,6 +282,7 @@ std::vector<VerbSpec> verb_table() {
   add_data_verbs(&verbs);
   verbs.push_back(coordinator_verb());
   verbs.push_back(worker_verb());
+  verbs.push_back(doctor_verb());
   verbs.push_back({.name = "version",
                    .summary = "Shows version and build.",
                    .details = "",

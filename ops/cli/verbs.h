@@ -25,5 +25,6 @@ int verb_data_describe(const Args& args);
 int verb_data_baseline(const Args& args);
 VerbSpec coordinator_verb();
 VerbSpec worker_verb();
+VerbSpec doctor_verb();
 
 }  // namespace swax

@@ -45,6 +45,7 @@ VERBS = {  # verb: the options that its help must name
     "data list": ["--data", "-o, --output"],
     "data describe": ["--data", "-o, --output"],
     "data baseline": ["--state", "--data", "--seq-len", "--order", "-o, --output"],
+    "doctor": ["--state", "-o, --output"],
     "version": ["-o, --output"],
 }
 
