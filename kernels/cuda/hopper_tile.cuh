@@ -21,8 +21,9 @@ __device__ __forceinline__ void load_tile(unsigned char* to, const TensorMap& ma
   tile_load(to + rows * 128, map, column + 64, head, token, full);
 }
 
-// A warp of a computing warpgroup has done with a tile.
+// A warp of a computing warpgroup has done with a tile: all its lanes, before one says so.
 __device__ __forceinline__ void release(uint64_t* empty) {
+  __syncwarp();
   if (threadIdx.x % 32 == 0) barrier_arrive(empty);
 }
 
