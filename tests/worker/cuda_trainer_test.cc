@@ -42,7 +42,9 @@ struct SlotCase {
 };
 void PrintTo(const SlotCase& c, std::ostream* out) { *out << c.name; }
 
-// The small ones take the forms for any shape; the last two those of the tensor cores.
+// No document has one token: its gradients of q and k are exactly 0, a difference of equal terms,
+// and what remains is rounding that no yardstick but the kernel's own bound (cuda_mlstm_test)
+// knows. The small ones take the forms for any shape; the last two those of the tensor cores.
 const SlotCase kSlotCases[] = {
     {"tiny", {}, 40, 8, {}},
     {"grouped",
@@ -59,7 +61,7 @@ const SlotCase kSlotCases[] = {
       .chunk = 16},
      77,
      9,
-     {0, 13, 32, 33}},
+     {0, 13, 40}},
     {"nano",
      {.layers = 4,
       .dim = 256,
@@ -132,6 +134,7 @@ TEST_P(CudaSlot, AgreesWithTheCpu) {
   const auto gpu = opened({.kind = BackendKind::kCuda});
   const auto cpu = opened({.compute_threads = 4});
   RoundingBackend rounding(*cpu);
+  Distance loss;  // one number a seed: its norm is over the seeds
   std::map<std::string, std::vector<Distance>> distances;
   for (uint64_t seed = 1; seed <= 9; ++seed) {
     const std::vector<float> weights = random_weights(shape, seed);
@@ -143,7 +146,7 @@ TEST_P(CudaSlot, AgreesWithTheCpu) {
     ASSERT_TRUE(want.ok()) << want.status().to_string();
     ASSERT_TRUE(near.ok()) << near.status().to_string();
     ASSERT_TRUE(got.ok()) << got.status().to_string();
-    distances["loss"].emplace_back().add(want->loss, got->loss, near->loss);
+    loss.add(want->loss, got->loss, near->loss);
     size_t element = 0;
     for (const TensorInfo& t : shape.tensors) {
       Distance& distance = distances[t.name].emplace_back();
@@ -151,6 +154,7 @@ TEST_P(CudaSlot, AgreesWithTheCpu) {
         distance.add(want->grads[element], got->grads[element], near->grads[element]);
     }
   }
+  EXPECT_TRUE(loss.good()) << c.name << " loss: " << loss.text();
   for (const auto& [name, of_seeds] : distances) {
     const Distance middle = median(of_seeds);
     EXPECT_TRUE(middle.good()) << c.name << " " << name << ": " << middle.text();
