@@ -36,7 +36,7 @@ TEST(OrtedCommand, RefusesEverythingElse) {
        {"", "sh -c reboot", "/bin/sh", "notorted -mca a b", "orted; reboot", "orted && reboot",
         "orted $(reboot)", "orted `reboot`", "orted \"$(reboot)\"", "orted > /etc/passwd",
         "orted \"open", "orted | sh", "orted\nreboot", "( orted ) ; ( reboot )",
-        "( orted; reboot )", "orted )", "( orted"}) {
+        "( orted; reboot )", "orted )"}) {
     const auto words = orted_arguments(command);
     ASSERT_FALSE(words.ok()) << command;
     EXPECT_EQ(words.status().code(), Code::kInvalidArgument) << command;
