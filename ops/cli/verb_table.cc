@@ -6,6 +6,7 @@
 #include "ops/cli/client_verbs.h"
 #include "ops/cli/output.h"
 #include "ops/cli/run.h"
+#include "ops/cli/slurm_verbs.h"
 #include "ops/cli/spec_file.h"
 #include "ops/cli/verbs.h"
 #include "proto/base/build_info.h"
@@ -282,6 +283,7 @@ std::vector<VerbSpec> verb_table() {
   add_data_verbs(&verbs);
   verbs.push_back(coordinator_verb());
   verbs.push_back(worker_verb());
+  for (VerbSpec& verb : slurm_verbs()) verbs.push_back(std::move(verb));
   verbs.push_back(doctor_verb());
   verbs.push_back({.name = "version",
                    .summary = "Shows version and build.",
