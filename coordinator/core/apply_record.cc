@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstdint>
 
 #include "coordinator/core/core.h"
 #include "proto/base/text.h"
@@ -28,6 +29,8 @@ Problem apply_created(Durable& durable, const pb::JobRecord& r) {
   job.priority = created.priority();
   job.order = created.order();
   job.submitted_ms = r.wall_ms();
+  for (const pb::PlanLine& line : created.plan())
+    job.plan[line.ranks()] = std::min<uint64_t>(line.bytes_per_rank(), INT64_MAX);
   job.records = 1;
   durable.next_order = std::max(durable.next_order, created.order() + 1);
   durable.active.insert(job.name);
@@ -62,6 +65,7 @@ Problem apply_finished(Job& job, const pb::AttemptFinished& finished) {
   job.progress_step = std::max(job.progress_step, finished.step());
   job.restarts_since_commit = finished.restarts_since_commit();
   job.no_progress = finished.no_progress();
+  job.launch_failures = finished.result() == "launch_failed" ? job.launch_failures + 1 : 0;
   job.retry_delay_ms = finished.retry_delay_ms();
   job.reason = finished.result();
   if (!finished.reason().empty()) job.reason += ": " + finished.reason();
@@ -111,6 +115,7 @@ Problem apply_resumed(Durable& durable, Job& job) {
   job.result.reset();
   job.restarts_since_commit = 0;
   job.no_progress = 0;
+  job.launch_failures = 0;
   job.retry_delay_ms = 0;
   durable.active.insert(job.name);
   return {};
@@ -154,9 +159,7 @@ Problem apply_kind(Durable& durable, Job& job, const pb::JobRecord& r) {
     case pb::JobRecord::kSpecChanged:
       job.spec = r.spec_changed().spec();
       job.spec_hash = r.spec_changed().spec_hash();
-      return {};
-    case pb::JobRecord::kProgress:
-      job.progress_step = std::max(job.progress_step, r.progress().step());
+      job.plan.clear();  // of the spec before
       return {};
     case pb::JobRecord::kNoted:
       return {};

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <bit>
+#include <tuple>
 
 #include "coordinator/core/internal.h"
 #include "proto/base/text.h"
@@ -114,10 +115,35 @@ struct Outcome {
   pb::AttemptEnded report;
 };
 
+// A gang that hangs falls silent everywhere, and the node that says so first knows its own ranks
+// only. All wait for the one whose process is stopped, that has done the fewest steps, or whose
+// last word is the oldest.
+void blame_by_evidence(const AttemptLive& live, Outcome* outcome) {
+  const auto place = [](const NodeEnd& end) {
+    const pb::RankEvidence& rank = end.report.behind();
+    return std::tuple(!rank.halted(), rank.step(), end.come_ms - rank.silent_ms());
+  };
+  const std::pair<const std::string, NodeEnd>* behind = nullptr;
+  for (const auto& end : live.ends)
+    if (end.second.report.has_behind() &&
+        (behind == nullptr || place(end.second) < place(behind->second)))
+      behind = &end;
+  if (behind == nullptr || behind->first == outcome->node) return;
+  const pb::RankEvidence& rank = behind->second.report.behind();
+  outcome->node = behind->first;
+  outcome->report.set_first_rank(static_cast<int32_t>(rank.rank()));
+  outcome->report.set_phase(rank.phase());
+  outcome->reason = "rank " + to_text(uint64_t{rank.rank()}) + ", in phase " + rank.phase() +
+                    " after step " + to_text(uint64_t{rank.step()}) +
+                    ", is the one furthest behind" +
+                    (rank.halted() ? ": its process is stopped" : "");
+}
+
 Outcome outcome_of(const Job& job, const AttemptLive& live) {
   const auto& [node, end] = *blamed_end(live);
   Outcome outcome{
       .result = end.result, .reason = end.report.reason(), .node = node, .report = end.report};
+  if (end.result == "hang") blame_by_evidence(live, &outcome);
   const bool told = job.result && job.result->epoch() == job.epoch;
   if (end.result == "done" && !told) {
     outcome.result = "user_error";
@@ -249,6 +275,7 @@ void end_node(Context& ctx, const std::string& job, const std::string& node, Nod
   AttemptLive* live = find_live(ctx.state, job);
   if (live == nullptr || live->ends.contains(node)) return;
   end.order = live->ends.size();
+  end.come_ms = ctx.now();
   // Ranks that left in order left everywhere: their other nodes have all the time they need.
   const bool bad = end.result != "done" && end.result != "stopped";
   if (bad && live->bad_end_ms < 0) live->bad_end_ms = ctx.now();
@@ -270,8 +297,9 @@ void settle_attempt(Context& ctx, const std::string& name) {
                   return !live->ends.contains(node) && may_return(ctx, node);
                 });
   if (called) {
-    const int64_t call_ms = weakness(blamed_end(*live)->second) == 0 ? ctx.config.last_call_ms
-                                                                     : ctx.config.weak_call_ms;
+    const NodeEnd& cause = blamed_end(*live)->second;
+    const bool clear = weakness(cause) == 0 && cause.result != "hang";
+    const int64_t call_ms = clear ? ctx.config.last_call_ms : ctx.config.weak_call_ms;
     called = ctx.now() - live->bad_end_ms >= call_ms;
   }
   if ((!all && !called) || commit_pending(*live)) return;

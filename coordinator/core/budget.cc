@@ -5,6 +5,7 @@
 //   launch_failed                              after 1 s * 2^k    restarts_since_commit + 1
 //   user_error, hang (and done in disorder)    after 1 s * 2^k    restarts + 1, no_progress + 1
 //   numeric, config_error                      none: the job fails, another attempt does the same
+// k counts attempts in a row: without progress, or that failed to launch.
 #include <algorithm>
 #include <array>
 
@@ -80,7 +81,7 @@ Verdict judge_end(const Job& job, std::string_view result, std::string_view why,
   }
   if (rule.restart) ++verdict.restarts_since_commit;
   if (rule.own) verdict.delay_ms = delay_ms(verdict.no_progress > 0 ? verdict.no_progress - 1 : 0);
-  if (result == "launch_failed") verdict.delay_ms = delay_ms(job.restarts_since_commit);
+  if (result == "launch_failed") verdict.delay_ms = delay_ms(job.launch_failures);
   return verdict;
 }
 

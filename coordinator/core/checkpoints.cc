@@ -88,6 +88,7 @@ void on_committed(Context& ctx, const CommittedWritten& written) {
   live->committing.erase(it);
   if (written.ok) {
     record_commit(ctx, written);
+    live->noted = 0;
     // What is older is of no use any more.
     live->durable.erase(live->durable.begin(), live->durable.upper_bound(written.step));
     live->commit_later.erase(live->commit_later.begin(),

@@ -73,8 +73,8 @@ bool reports(const Worker& worker, const std::string& job, uint64_t epoch) {
 bool may_return(const Context& ctx, const std::string& node) {
   const Volatile& vol = ctx.state.vol;
   const auto it = vol.workers.find(node);
-  const bool heard = it != vol.workers.end() && !it->second.away;
-  return !heard && ctx.now() - vol.resumed_ms < ctx.config.reattach_ms;
+  if (it == vol.workers.end()) return ctx.now() < vol.return_by_ms;
+  return it->second.away && ctx.now() < it->second.return_by_ms;
 }
 
 bool wanted(const State& state, const Job& job, const std::string& node) {

@@ -83,10 +83,6 @@ void fill(const pb::JobRecord& r, pb::EventRecord* e) {
       e->set_kind("spec_changed");
       e->set_text(r.spec_changed().text());
       return;
-    case pb::JobRecord::kProgress:
-      e->set_kind("progress");
-      e->set_step(r.progress().step());
-      return;
     case pb::JobRecord::kNoted:
       return of_checkpoint(r.noted().kind().c_str(), r.noted().step(), r.noted().epoch(),
                            r.noted().text(), e);

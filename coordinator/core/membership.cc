@@ -99,6 +99,8 @@ void on_hello(Context& ctx, uint64_t peer, const pb::Envelope& e) {
   const bool same = holder != nullptr && holder->state_id == e.hello().state_id() &&
                     holder->incarnation == e.incarnation();
   if (same && e.sequence() <= holder->sequence) return;  // an old copy of what was heard before
+  if (holder != nullptr && holder->peer != peer)
+    ctx.out.commands.emplace_back(ForgetPeer{.peer = holder->peer});
   Worker& worker = workers[e.node()];
   worker.node = e.node();
   worker.state_id = e.hello().state_id();
@@ -257,9 +259,19 @@ void grant_pause(State& state, const Config& config, int64_t now_ms) {
   if (gap_ms <= config.pause_ms) return;
   // Shorter ones no worker takes for our end.
   const bool long_gap = gap_ms > config.lost_ms - 2 * config.heartbeat_ms;
-  if (long_gap) vol.resumed_ms = now_ms;
+  // Who found us silent opened new connections, each after a wait that is never longer than the
+  // silence before it; then a HELLO takes a moment.
+  const int64_t return_ms =
+      std::min(config.reattach_ms, gap_ms + config.lost_ms + 2 * config.heartbeat_ms);
+  if (long_gap) {
+    vol.resumed_ms = now_ms;
+    vol.return_by_ms += gap_ms;
+  }
   for (auto& [node, worker] : vol.workers) {
-    worker.away = worker.away || long_gap;
+    if (long_gap) {
+      worker.away = true;
+      worker.return_by_ms = std::max(worker.return_by_ms, now_ms + return_ms);
+    }
     if (!worker.lost) worker.heard_ms += gap_ms;
   }
   for (auto& [job, live] : vol.live) live.started_ms += gap_ms;

@@ -3,12 +3,7 @@
 namespace swax::coord {
 namespace {
 
-// Where the data set of a source lies: built sets under their digest, or the folder that is named.
-std::string data_folder(const Config& config, const pb::DataSource& source) {
-  return source.path().empty() ? config.store + "/data/" + source.digest() : source.path();
-}
-
-pb::StartAttempt start_attempt(const Config& config, const Job& job) {
+pb::StartAttempt start_attempt(const Job& job) {
   pb::StartAttempt start;
   start.set_job(job.name);
   start.set_epoch(job.epoch);
@@ -19,10 +14,6 @@ pb::StartAttempt start_attempt(const Config& config, const Job& job) {
     place.set_node(rank.node());
   }
   *start.mutable_spec() = job.spec;
-  for (const pb::DataSource& source : job.spec.data().sources())
-    start.add_data_folders(data_folder(config, source));
-  for (const auto& [key, checkpoint] : job.checkpoints)
-    if (checkpoint.state == "COMMITTED") start.set_start_step_hint(key.first);
   return start;
 }
 
@@ -35,8 +26,7 @@ pb::StopAttempt stop_attempt(const Job& job, pb::StopMode mode) {
 }
 
 // One message for one node of a live attempt, or none when nothing is to be said.
-bool fill_message(const State& state, const Config& config, const Job& job, const Worker& worker,
-                  pb::Envelope* e) {
+bool fill_message(const State& state, const Job& job, const Worker& worker, pb::Envelope* e) {
   const auto live = state.vol.live.find(job.name);
   const bool over_here = live != state.vol.live.end() && live->second.ends.contains(worker.node);
   if (over_here) return false;
@@ -45,7 +35,7 @@ bool fill_message(const State& state, const Config& config, const Job& job, cons
   } else if (job.stop) {
     *e->mutable_stop_attempt() = stop_attempt(job, pb::STOP_CHECKPOINT);
   } else if (!reports(worker, job.name, job.epoch)) {
-    *e->mutable_start_attempt() = start_attempt(config, job);
+    *e->mutable_start_attempt() = start_attempt(job);
   } else {
     return false;
   }
@@ -64,7 +54,7 @@ std::vector<Command> reconcile(State& state, const Config& config, const std::st
       const auto worker = state.vol.workers.find(place);
       if (worker == state.vol.workers.end() || worker->second.lost) continue;
       pb::Envelope e;
-      if (!fill_message(state, config, job, worker->second, &e)) continue;
+      if (!fill_message(state, job, worker->second, &e)) continue;
       address(state, config, worker->second, &e);
       commands.emplace_back(Send{.peer = worker->second.peer, .envelope = std::move(e)});
     }

@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cstdint>
 
 #include "coordinator/core/internal.h"
 #include "jobs/spec.h"
@@ -10,7 +9,8 @@ namespace {
 
 constexpr int kBadSpec = 2, kUnknown = 3, kConflict = 4, kQuota = 8;
 constexpr size_t kProblemsMax = 20;
-constexpr size_t kPlacedAtOnceMax = 64, kPlanLinesMax = 64;
+constexpr size_t kPlacedAtOnceMax = 64;
+constexpr int kPlanLinesMax = 256;  // as many as spec fields parallelism.allowed_ranks may have
 
 void answer(Context& ctx, const Message& message, pb::Reply reply) {
   pb::Envelope e;
@@ -91,14 +91,6 @@ std::string name_conflict(const State& state, const std::string& name) {
   return is + ": choose another job.name, or cancel it first (`swax cancel " + name + "`)";
 }
 
-void take_plan(Context& ctx, const pb::SubmitRequest& submit) {
-  std::map<uint64_t, uint64_t> plan;
-  for (const pb::PlanLine& line : submit.plan())
-    if (plan.size() < kPlanLinesMax)
-      plan[line.ranks()] = std::min<uint64_t>(line.bytes_per_rank(), INT64_MAX);
-  if (!plan.empty()) ctx.state.vol.plans[submit.spec().job().name()] = std::move(plan);
-}
-
 // The answer should say what the next tick would find. Many that wait are a reason of their own,
 // and looking at them for each request would cost more than the request.
 void place_now(Context& ctx) {
@@ -128,9 +120,10 @@ void on_submit(Context& ctx, const Message& message, const pb::SubmitRequest& su
   created.set_priority(submit.priority());
   created.set_order(durable.next_order);
   created.set_request_id(message.envelope.request_id());
+  for (int i = 0; i < std::min(submit.plan_size(), kPlanLinesMax); ++i)
+    *created.add_plan() = submit.plan(i);
   record(ctx, name, std::move(r));
   remember(ctx, message, name);
-  take_plan(ctx, submit);
   place_now(ctx);
   answer_job(ctx, message, name, false);
 }
@@ -224,7 +217,6 @@ void on_resume(Context& ctx, const Message& message, const pb::ResumeRequest& re
     spec.set_spec_hash(spec_hash(resume.spec()).hex());
     spec.set_text(changes_text(job->spec, resume.spec(), true));
     record(ctx, resume.job(), std::move(r));
-    ctx.state.vol.plans.erase(resume.job());
   }
   if (ended || changed) remember(ctx, message, resume.job());
   if (ended) place_now(ctx);

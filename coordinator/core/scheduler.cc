@@ -37,19 +37,36 @@ struct Taken {
   uint64_t slots = 0, bytes = 0;
 };
 
-// What live attempts were given, by node.
-std::map<std::string, Taken> taken_by(const State& state) {
-  std::map<std::string, Taken> taken;
-  for (const auto& [name, live] : state.vol.live) {
-    const Job& job = state.durable.jobs.at(name);
-    const uint64_t bytes = planned_bytes(state, name, job.ranks.size());
-    for (const pb::RankPlacement& rank : job.ranks) {
-      Taken& here = taken[rank.node()];
-      ++here.slots;
-      here.bytes += bytes;
-    }
+// What can be given away now, for one pass over the queue.
+struct Floor {
+  std::set<std::string> builds;
+  std::vector<const Worker*> workers;  // usable, and running only what they should
+  std::map<std::string, Taken> taken;  // what live attempts were given, by node
+};
+
+std::set<std::string> builds(const State& state) {
+  std::set<std::string> ids;
+  for (const auto& [node, worker] : state.vol.workers) ids.insert(worker.build_id);
+  return ids;
+}
+
+void take(const Job& job, std::map<std::string, Taken>* taken) {
+  const uint64_t bytes = planned_bytes(job, job.ranks.size());
+  for (const pb::RankPlacement& rank : job.ranks) {
+    Taken& here = (*taken)[rank.node()];
+    ++here.slots;
+    here.bytes += bytes;
   }
-  return taken;
+}
+
+Floor look_around(const Context& ctx) {
+  Floor floor;
+  floor.builds = builds(ctx.state);
+  for (const auto& [node, worker] : ctx.state.vol.workers)
+    if (usable(ctx, worker) && !has_unwanted(ctx.state, worker)) floor.workers.push_back(&worker);
+  for (const auto& [name, live] : ctx.state.vol.live)
+    take(ctx.state.durable.jobs.at(name), &floor.taken);
+  return floor;
 }
 
 // How many more ranks of `bytes` each the worker can take; 0 bytes: not known.
@@ -61,16 +78,15 @@ uint64_t free_for(const Worker& worker, const Taken& taken, uint64_t bytes) {
 }
 
 // One build only: ranks of different builds refuse to work together.
-std::vector<Room> rooms_of(const Context& ctx, const std::string& build, const std::string& blamed,
+std::vector<Room> rooms_of(const Floor& floor, const std::string& build, const std::string& blamed,
                            uint64_t bytes) {
   std::vector<Room> rooms;
-  const std::map<std::string, Taken> taken = taken_by(ctx.state);
-  for (const auto& [node, worker] : ctx.state.vol.workers) {
-    if (worker.build_id != build || !usable(ctx, worker) || has_unwanted(ctx.state, worker))
-      continue;
-    const auto it = taken.find(node);
-    const uint64_t free = free_for(worker, it == taken.end() ? Taken{} : it->second, bytes);
-    if (free > 0) rooms.push_back({.worker = &worker, .free = free, .blamed = node == blamed});
+  for (const Worker* worker : floor.workers) {
+    if (worker->build_id != build) continue;
+    const auto it = floor.taken.find(worker->node);
+    const uint64_t free = free_for(*worker, it == floor.taken.end() ? Taken{} : it->second, bytes);
+    if (free > 0)
+      rooms.push_back({.worker = worker, .free = free, .blamed = worker->node == blamed});
   }
   return rooms;
 }
@@ -96,18 +112,13 @@ std::vector<pb::RankPlacement> pack(std::vector<Room> rooms, uint64_t ranks) {
   return places;
 }
 
-std::set<std::string> builds(const State& state) {
-  std::set<std::string> ids;
-  for (const auto& [node, worker] : state.vol.workers) ids.insert(worker.build_id);
-  return ids;
-}
-
-std::vector<pb::RankPlacement> find_place(const Context& ctx, const Job& job, uint64_t ranks) {
+std::vector<pb::RankPlacement> find_place(const Context& ctx, const Floor& floor, const Job& job,
+                                          uint64_t ranks) {
   const auto it = ctx.state.vol.blamed.find(job.name);
   const std::string blamed = it == ctx.state.vol.blamed.end() ? "" : it->second;
-  const uint64_t bytes = planned_bytes(ctx.state, job.name, ranks);
-  for (const std::string& build : builds(ctx.state)) {
-    auto places = pack(rooms_of(ctx, build, blamed, bytes), ranks);
+  const uint64_t bytes = planned_bytes(job, ranks);
+  for (const std::string& build : floor.builds) {
+    auto places = pack(rooms_of(floor, build, blamed, bytes), ranks);
     if (!places.empty()) return places;
   }
   return {};
@@ -131,15 +142,16 @@ uint64_t ranks_asked(const Job& job) {
 
 bool too_few_slots(const State& state, const Job& job) {
   const uint64_t ranks = ranks_asked(job);
-  return slots_alive(state, planned_bytes(state, job.name, ranks)) < ranks;
+  return slots_alive(state, planned_bytes(job, ranks)) < ranks;
 }
 
-std::vector<pb::RankPlacement> find_smaller_place(const Context& ctx, const Job& job) {
+std::vector<pb::RankPlacement> find_smaller_place(const Context& ctx, const Floor& floor,
+                                                  const Job& job) {
   std::vector<int> allowed = allowed_ranks(job.spec);
   std::reverse(allowed.begin(), allowed.end());
   for (const int ranks : allowed) {
     if (static_cast<uint64_t>(ranks) >= ranks_asked(job)) continue;
-    auto places = find_place(ctx, job, static_cast<uint64_t>(ranks));
+    auto places = find_place(ctx, floor, job, static_cast<uint64_t>(ranks));
     if (!places.empty()) return places;
   }
   return {};
@@ -160,6 +172,10 @@ void place(Context& ctx, const std::string& name, const std::vector<pb::RankPlac
   vol.waiting_since_ms.erase(name);
 }
 
+bool comes_before(const Job& a, const Job& b) {
+  return a.priority != b.priority ? a.priority > b.priority : a.order < b.order;
+}
+
 // Jobs that want a place now, in order.
 std::vector<const Job*> queue(const State& state, int64_t now_ms) {
   std::vector<const Job*> jobs;
@@ -170,34 +186,35 @@ std::vector<const Job*> queue(const State& state, int64_t now_ms) {
     if (retry != state.vol.retry_at_ms.end() && now_ms < retry->second) continue;
     jobs.push_back(&job);
   }
-  std::sort(jobs.begin(), jobs.end(), [](const Job* a, const Job* b) {
-    return a->priority != b->priority ? a->priority > b->priority : a->order < b->order;
-  });
+  std::sort(jobs.begin(), jobs.end(),
+            [](const Job* a, const Job* b) { return comes_before(*a, *b); });
   return jobs;
 }
 
 }  // namespace
 
-uint64_t planned_bytes(const State& state, const std::string& job, uint64_t ranks) {
-  const auto plan = state.vol.plans.find(job);
-  if (plan == state.vol.plans.end()) return 0;
-  const auto line = plan->second.find(ranks);
-  return line == plan->second.end() ? 0 : line->second;
+uint64_t planned_bytes(const Job& job, uint64_t ranks) {
+  const auto line = job.plan.find(ranks);
+  return line == job.plan.end() ? 0 : line->second;
 }
 
 void schedule(Context& ctx) {
+  Volatile& vol = ctx.state.vol;
   std::vector<std::string> placed;
+  Floor floor = look_around(ctx);
+  vol.kept_for.clear();
   for (const Job* job : queue(ctx.state, ctx.now())) {
-    auto places = find_place(ctx, *job, ranks_asked(*job));
-    const int64_t since =
-        ctx.state.vol.waiting_since_ms.try_emplace(job->name, ctx.now()).first->second;
+    auto places = find_place(ctx, floor, *job, ranks_asked(*job));
+    const int64_t since = vol.waiting_since_ms.try_emplace(job->name, ctx.now()).first->second;
     const bool too_small = too_few_slots(ctx.state, *job);
     if (places.empty() && too_small && ctx.now() - since >= ctx.config.shrink_after_ms)
-      places = find_smaller_place(ctx, *job);
+      places = find_smaller_place(ctx, floor, *job);
     if (!places.empty()) {
       placed.push_back(job->name);
       place(ctx, job->name, places);
+      take(*job, &floor.taken);
     } else if (!too_small && ctx.now() - since >= ctx.config.reserve_after_ms) {
+      vol.kept_for = job->name;
       break;
     }
   }
@@ -211,18 +228,13 @@ void schedule(Context& ctx) {
   }
 }
 
-std::string waiting_reason(const State& state, const Config& config, const Job& job,
-                           int64_t now_ms) {
+std::string waiting_reason(const State& state, const Job& job, int64_t now_ms) {
   const auto retry = state.vol.retry_at_ms.find(job.name);
   if (retry != state.vol.retry_at_ms.end() && now_ms < retry->second) return "Backoff";
   if (too_few_slots(state, job)) return "WaitingForCapacity";
-  for (const Job* other : queue(state, now_ms)) {
-    if (other->name == job.name) break;
-    const auto since = state.vol.waiting_since_ms.find(other->name);
-    if (since != state.vol.waiting_since_ms.end() &&
-        now_ms - since->second >= config.reserve_after_ms)
-      return "HigherPriority";
-  }
+  const auto kept_for = state.durable.jobs.find(state.vol.kept_for);
+  if (kept_for != state.durable.jobs.end() && comes_before(kept_for->second, job))
+    return "HigherPriority";
   return "WaitingForSlots";
 }
 

@@ -52,7 +52,7 @@ std::string waiting_message(const State& state, const Job& job, const std::strin
     uint64_t slots = 0;
     for (const auto& [node, worker] : state.vol.workers)
       if (!worker.lost) slots += worker.slots;
-    const uint64_t bytes = planned_bytes(state, job.name, job.spec.parallelism().ranks());
+    const uint64_t bytes = planned_bytes(job, job.spec.parallelism().ranks());
     text =
         "needs " + ranks + " slots" +
         (bytes > 0 ? " with " + bytes_text(static_cast<int64_t>(bytes)) + " of memory each" : "") +
@@ -113,7 +113,7 @@ pb::JobStatus job_status(const State& state, const Config& config, const Job& jo
     s.set_reason(job.stop ? "Cancelled" : "");
     s.set_message(attempt_message(state, job));
   } else {
-    s.set_reason(waiting_reason(state, config, job, event.now_ms));
+    s.set_reason(waiting_reason(state, job, event.now_ms));
     s.set_message(waiting_message(state, job, s.reason(), event.now_ms));
   }
   fill_numbers(state, job, &s);

@@ -7,6 +7,7 @@ namespace {
 void on_started(Context& ctx) {
   Volatile& vol = ctx.state.vol;
   vol.resumed_ms = ctx.now();
+  vol.return_by_ms = ctx.now() + ctx.config.reattach_ms;
   for (const auto& [name, job] : ctx.state.durable.jobs) {
     if (ctx.state.durable.held.contains(name)) continue;
     if (job.attempt_live) vol.live[name].started_ms = ctx.now();

@@ -23,17 +23,19 @@ struct Config {
   int64_t heartbeat_ms = 1000;
   int64_t suspect_ms = 2000;         // two beats missed: no new work
   int64_t lost_ms = 5000;            // its attempts end
-  int64_t reattach_ms = 30000;       // after a start, workers of running attempts have this long
+  int64_t reattach_ms = 30000;       // after a start, workers of running attempts have this long;
+                                     // after a pause less, as it was shorter
   int64_t launch_ms = 120000;        // START first sent -> reported by every node of the attempt
   int64_t last_call_ms = 1000;       // after the first bad end of a node, others may tell theirs
-  int64_t weak_call_ms = 5000;       // ... when that end was only a consequence of another one
+  int64_t weak_call_ms = 5000;       // ... when that end was only a consequence of another one, or
+                                     // a hang, for which all are to be heard
   int64_t reconcile_ms = 1000;       // commands are sent again until they are true
   int64_t pause_ms = 1000;           // a longer gap between events was a pause of this process
   int64_t shrink_after_ms = 30000;   // capacity below `ranks` for this long: fewer allowed ranks do
   int64_t reserve_after_ms = 60000;  // a job that waits longer is not overtaken by smaller ones
   int64_t forget_ms = 3600000;       // a lost worker leaves the list
   uint64_t jobs_active_max = 10000;
-  uint64_t noted_max = 1000;  // history events of one attempt; more are counted only
+  uint64_t noted_max = 1000;  // history events of an attempt between two commits; more are dropped
   int commit_tries_max = 5;   // of COMMITTED of one save
   std::string cluster_id;
   std::string store;  // absolute path
@@ -80,10 +82,13 @@ struct Job {
   std::string lead;
   std::vector<pb::RankPlacement> ranks;  // of the newest attempt
   uint64_t restarts_since_commit = 0, no_progress = 0;
-  int64_t retry_delay_ms = 0;   // in BACKOFF, counted from when this process learned of the end
-  uint64_t progress_step = 0;   // highest ever reported at an end, or committed
-  uint64_t progress_epoch = 0;  // newest attempt with a commit
+  uint64_t launch_failures = 0;  // in a row
+  int64_t retry_delay_ms = 0;    // in BACKOFF, counted from when this process learned of the end
+  uint64_t progress_step = 0;    // highest ever reported at an end, or committed
+  uint64_t progress_epoch = 0;   // newest attempt with a commit
   std::map<SaveKey, Checkpoint> checkpoints;
+  // Number of ranks -> bytes that each of them needs, as the submit said; empty: not known.
+  std::map<uint64_t, uint64_t> plan;
   std::optional<pb::StopAsked> stop;
   std::optional<pb::RunResult> result;
 };
@@ -113,7 +118,8 @@ struct Worker {
   uint64_t peer = 0;          // the shell's handle of its connection
   uint64_t sequence = 0;      // of its newest HELLO or heartbeat; older ones are ignored
   int64_t heard_ms = 0;
-  bool away = false;  // no new word since the newest long pause of this process
+  bool away = false;         // no new word since the newest long pause of this process ...
+  int64_t return_by_ms = 0;  // ... and until then it may be on its way back
   bool lost = false;
   std::map<std::pair<std::string, uint64_t>, pb::RunningAttempt> attempts;  // as it reports them
 };
@@ -122,6 +128,7 @@ struct NodeEnd {       // how an attempt ended on one node
   std::string result;  // AttemptEnded.result, or node_lost
   pb::AttemptEnded report;
   uint64_t order = 0;  // of arrival
+  int64_t come_ms = 0;
 };
 
 struct AttemptLive {       // of the newest epoch of a job
@@ -136,7 +143,7 @@ struct AttemptLive {       // of the newest epoch of a job
   std::map<uint64_t, std::map<uint32_t, pb::RankDurable>> durable;
   std::map<uint64_t, int> committing;  // step -> tries; the shell is writing COMMITTED; at most one
   std::map<uint64_t, int> commit_later;  // step -> tries so far; could not be written
-  uint64_t noted = 0;
+  uint64_t noted = 0;                    // history events since the newest commit
 };
 
 struct Volatile {
@@ -144,14 +151,14 @@ struct Volatile {
   std::map<std::string, AttemptLive> live;          // by job
   std::map<std::string, int64_t> retry_at_ms;       // jobs in BACKOFF
   std::map<std::string, int64_t> waiting_since_ms;  // jobs that found no place
-  // Job -> number of ranks -> bytes of each rank, as its submit to this process said.
-  std::map<std::string, std::map<uint64_t, uint64_t>> plans;
+  std::string kept_for;  // the job that smaller ones must not overtake any more; empty: none
   std::map<std::string, std::string> blamed;      // job -> node of its last bad end
   std::set<std::string> retiring;                 // jobs whose retention the shell is running
   std::map<std::string, uint64_t> reports_taken;  // by state_id, also those without a record
   std::map<std::string, pb::ValidationRecord> last_validation;  // by job
   uint64_t sequence = 0;                                        // of our messages
-  int64_t resumed_ms = 0;  // this process started, or its newest long pause ended
+  int64_t resumed_ms = 0;    // this process started, or its newest long pause ended
+  int64_t return_by_ms = 0;  // until then workers that this process never heard may come back
   int64_t last_event_ms = 0;
   int64_t last_reconcile_ms = 0;
 };

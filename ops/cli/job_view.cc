@@ -12,8 +12,8 @@ namespace {
 
 constexpr uint64_t kRateSteps = 20;  // newest steps whose mean is the shown speed
 // Of use to `events`; here the steps and the other events say the same.
-constexpr std::array<std::string_view, 5> kSilentKinds = {"submitted", "attempt_running", "loaded",
-                                                          "progress", "result"};
+constexpr std::array<std::string_view, 4> kSilentKinds = {"submitted", "attempt_running", "loaded",
+                                                          "result"};
 
 bool is_silent(const std::string& kind) {
   return std::find(kSilentKinds.begin(), kSilentKinds.end(), kind) != kSilentKinds.end();

@@ -227,9 +227,34 @@ TEST_F(Attempts, HangIsNamedWithRankAndPhase) {
   EXPECT_EQ(sent_ends().at(0).result(), "hang");
   EXPECT_EQ(sent_ends().at(0).first_rank(), 1) << "it is behind";
   EXPECT_EQ(sent_ends().at(0).phase(), "train");
+  EXPECT_EQ(sent_ends().at(0).behind().rank(), 1U);
   bool event = false;
   for (const auto& r : sent_reports()) event = event || r.event().kind() == "hang";
   EXPECT_TRUE(event);
+}
+
+// Also of an attempt that hangs elsewhere: the coordinator compares what the nodes tell.
+TEST_F(Attempts, EndTellsWhichRankWasBehind) {
+  run("a", 1, 2);
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    phase("a", 1, rank, "train");
+    train_step("a", 1, rank, 7 + rank);
+    pass(1000);
+  }
+  pass(2000);
+  clear();
+  stop("a", 1, pb::STOP_KILL);
+  for (uint32_t rank = 0; rank < 2; ++rank) close("a", 1, rank, -1, 9);
+  sweep("a", 1);
+  ASSERT_EQ(sent_ends().size(), 1U);
+  EXPECT_EQ(sent_ends()[0].result(), "killed");
+  EXPECT_EQ(sent_ends()[0].first_rank(), -1);
+  const pb::RankEvidence behind = sent_ends()[0].behind();
+  EXPECT_EQ(behind.rank(), 0U);
+  EXPECT_EQ(behind.step(), 7U);
+  EXPECT_EQ(behind.phase(), "train");
+  EXPECT_EQ(behind.silent_ms(), 4000);
+  EXPECT_FALSE(behind.halted());
 }
 
 TEST_F(Attempts, LongPhasesAreNoHang) {
@@ -316,6 +341,9 @@ TEST_F(Attempts, MemberKeepsTheDaemonUntilMpirunIsThrough) {
   m.mutable_launch_remote()->set_proxy(4);
   m.mutable_launch_remote()->set_command("orted");
   hear(m);
+  pb::RankMessage hello;
+  hello.mutable_hello()->set_rank(0);
+  say("a", 1, 0, hello);
   phase("a", 1, 0, "leaving");
   clear();
   close("a", 1, 0, 0);

@@ -1,4 +1,5 @@
-// How an attempt ended when its ranks left in order and mpirun says something else.
+// How an attempt ended: when its ranks left in order and mpirun says something else, when ranks
+// fail before or without a word; and what is told of logs that were too long.
 #include "tests/coordinator/agent_rig.h"
 
 namespace swax::agent::test {
@@ -49,6 +50,103 @@ INSTANTIATE_TEST_SUITE_P(
         LauncherCase{"SignalOfARank", "", false, -1, 137, "signal",
                      "a rank was killed by signal 9"}),
     [](const auto& parameters) { return std::string(parameters.param.name); });
+
+class Ends : public AgentRig {
+ public:
+  // Two ranks are launched, none has said hello.
+  void launch() {
+    hear(start_message("a", 1, 2));
+    give(Prepared{.job = "a", .epoch = 1, .ok = true, .retry = false, .error = {}});
+    clear();
+  }
+  pb::AttemptEnded end(std::vector<RankFailure> failures = {}) {
+    give(Swept{.job = "a", .epoch = 1, .failures = std::move(failures)});
+    const auto ends = sent_ends();
+    return ends.size() == 1 ? ends[0] : pb::AttemptEnded();
+  }
+};
+
+// mpirun would wait half a minute for the other ranks before it ends.
+TEST_F(Ends, ARankKilledBeforeItSaidHelloEndsTheAttemptAtOnce) {
+  launch();
+  close("a", 1, 1, -1, 9);
+  EXPECT_EQ(all<Kill>().size(), 1U);
+  const pb::AttemptEnded ended = end();
+  EXPECT_EQ(ended.result(), "signal");
+  EXPECT_EQ(ended.first_rank(), 1);
+  EXPECT_EQ(ended.signal(), 9);
+  EXPECT_EQ(ended.phase(), "launching");
+  EXPECT_FALSE(ended.has_behind()) << "no rank ran";
+}
+
+TEST_F(Ends, ARankThatEndsBeforeItSaidHelloIsALaunchFailure) {
+  for (const int code : {0, 1, 78, -1}) {
+    SCOPED_TRACE(code);
+    state_.attempts.clear();
+    state_.accepted.clear();
+    state_.outbox.clear();
+    launch();
+    close("a", 1, 0, code);
+    EXPECT_EQ(all<Kill>().size(), 1U);
+    const pb::AttemptEnded ended = end();
+    EXPECT_EQ(ended.result(), "launch_failed");
+    EXPECT_EQ(ended.first_rank(), 0);
+    EXPECT_EQ(ended.reason(), "rank 0 ended before it reached its agent" +
+                                  (code < 0 ? "" : ", exit code " + std::to_string(code)));
+  }
+}
+
+TEST_F(Ends, ReasonLeftInAFileIsTakenWhereTheLineCarriedNone) {
+  run("a", 1, 2);
+  clear();
+  close("a", 1, 1, 93);
+  const pb::AttemptEnded ended = end({{.rank = 0, .text = "other"}, {.rank = 1, .text = "step 7"}});
+  EXPECT_EQ(ended.result(), "numeric");
+  EXPECT_EQ(ended.first_rank(), 1);
+  EXPECT_EQ(ended.reason(), "step 7");
+}
+
+TEST_F(Ends, ReasonOfTheLineCounts) {
+  run("a", 1);
+  pb::RankMessage m;
+  m.set_failure("by line");
+  say("a", 1, 0, m);
+  clear();
+  close("a", 1, 0, 1);
+  EXPECT_EQ(end({{.rank = 0, .text = "by file"}}).reason(), "by line");
+}
+
+TEST_F(Ends, FirstRankThatLeftAReasonIsBlamedWhenNobodySawOneFail) {
+  launch();
+  launcher("a", 1, 78);
+  const pb::AttemptEnded ended = end({{.rank = 1, .text = "no agent"}, {.rank = 0, .text = "x"}});
+  EXPECT_EQ(ended.result(), "launch_failed");
+  EXPECT_EQ(ended.first_rank(), 1);
+  EXPECT_THAT(ended.reason(), ::testing::HasSubstr("mpirun ended with exit code 78"));
+  EXPECT_THAT(ended.reason(), ::testing::EndsWith("rank 1 left word: no agent"));
+}
+
+TEST_F(Ends, AnEndOnRequestHasNoFailedRank) {
+  run("a", 1);
+  stop("a", 1, pb::STOP_KILL);
+  clear();
+  const pb::AttemptEnded ended = end({{.rank = 0, .text = "agent has gone"}});
+  EXPECT_EQ(ended.result(), "killed");
+  EXPECT_EQ(ended.first_rank(), -1);
+}
+
+TEST_F(Ends, LogsThatAreTooLongAreToldWhenTheLossHasDoubled) {
+  run("a", 1);
+  clear();
+  for (const int64_t dropped : {100, 150, 199, 200, 300, 400})
+    give(LogCut{.job = "a", .epoch = 1, .rank = 0, .dropped = dropped});
+  give(LogCut{.job = "a", .epoch = 1, .rank = -1, .dropped = 10});
+  give(LogCut{.job = "b", .epoch = 1, .rank = 0, .dropped = 10});
+  std::vector<std::string> texts;
+  for (const auto& r : sent_reports())
+    if (r.event().kind() == "log_dropped") texts.push_back(r.event().text().substr(0, 6));
+  EXPECT_EQ(texts, (std::vector<std::string>{"rank 0", "rank 0", "rank 0", "mpirun"}));
+}
 
 }  // namespace
 }  // namespace swax::agent::test

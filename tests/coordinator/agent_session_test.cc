@@ -85,6 +85,24 @@ TEST_F(Session, SilenceBringsANewSocketAndTrainingGoesOn) {
   EXPECT_EQ(sent_reports().size(), 61U) << "launched, and every step";
 }
 
+TEST_F(Session, WelcomeSaysHowOftenToBeatAndHowLongToWait) {
+  pb::Envelope e = from_coordinator();
+  e.mutable_welcome()->set_accepted(true);
+  e.mutable_welcome()->set_heartbeat_ms(4000);
+  e.mutable_welcome()->set_lost_ms(20000);
+  hear(e);
+  pass(4000);
+  clear();
+  pass(8000);
+  int beats = 0;
+  for (const Send& send : all<Send>()) beats += send.envelope.has_heartbeat() ? 1 : 0;
+  EXPECT_EQ(beats, 2);
+  pass(7600);
+  EXPECT_TRUE(all<Reconnect>().empty());
+  pass(1000);
+  EXPECT_EQ(all<Reconnect>().size(), 1U);
+}
+
 TEST_F(Session, WorkersComeBackApart) {
   std::set<int64_t> waits;
   for (const std::string node : {"n0", "n1", "n2", "n3", "n4"}) {

@@ -20,7 +20,6 @@ TEST_F(Attempts, OneRankFromSubmitToSuccess) {
   place(small_spec("a"), 1);
   EXPECT_EQ(job("a").state, JobState::kStarting);
   ASSERT_FALSE(starts("a").empty()) << "said again until the worker reports it";
-  EXPECT_EQ(starts("a")[0].data_folders(0), "/store/data/" + std::string(32, 'a'));
   report(0, {step("a", 1)});
   EXPECT_EQ(job("a").state, JobState::kRunning);
   ASSERT_EQ(commands<StoreStep>().size(), 1U);
@@ -158,6 +157,55 @@ TEST_F(Attempts, WhatFollowsIsNotTheCauseEvenWhenItComesFirst) {
   EXPECT_THAT(job("a").reason, ::testing::HasSubstr("hang"));
 }
 
+pb::AttemptReport with_evidence(pb::AttemptReport ended, uint32_t rank, uint64_t step,
+                                int64_t silent_ms, bool halted = false) {
+  pb::RankEvidence& behind = *ended.mutable_ended()->mutable_behind();
+  behind.set_rank(rank);
+  behind.set_step(step);
+  behind.set_phase("train");
+  behind.set_silent_ms(silent_ms);
+  behind.set_halted(halted);
+  return ended;
+}
+
+TEST_F(Attempts, HangOfAGangIsTheRanksThatAllWaitFor) {
+  struct Case {
+    uint64_t step;
+    int64_t silent_ms;
+    bool halted;
+    bool other;  // the rank of the other node is blamed
+  };
+  for (const Case& c :
+       {Case{9, 50000, false, true}, Case{11, 90000, false, false}, Case{10, 70000, false, true},
+        Case{10, 50000, false, false}, Case{12, 1000, true, true}}) {
+    SCOPED_TRACE(c.step * 1000 + static_cast<uint64_t>(c.silent_ms));
+    const std::string name = "a" + std::to_string(now_);
+    place(small_spec(name, 4), 2);
+    report(0, {with_evidence(ended(name, "hang"), 1, 10, 60000)});
+    live(2, 1400);
+    EXPECT_TRUE(job(name).attempt_live) << "the other node is to be heard";
+    auto other = with_evidence(ended(name, "killed"), 3, c.step, c.silent_ms, c.halted);
+    other.mutable_ended()->mutable_behind()->set_silent_ms(c.silent_ms + 1400);
+    report(1, {other});
+    ASSERT_EQ(job(name).state, JobState::kBackoff);
+    const pb::AttemptFinished finished = records_of(name).back().finished();
+    EXPECT_EQ(finished.result(), "hang");
+    EXPECT_EQ(finished.node(), c.other ? "node-1" : "node-0");
+    EXPECT_EQ(finished.first_rank(), c.other ? 3 : 0);
+    EXPECT_EQ(state_.vol.blamed.at(name), finished.node());
+    EXPECT_EQ(cancel(name, true).code(), 0);
+    live(2, 1000);
+  }
+}
+
+TEST_F(Attempts, HangWaitsNotForEverForTheOtherNodes) {
+  place(small_spec("a", 4), 2);
+  report(0, {with_evidence(ended("a", "hang"), 1, 10, 60000)});
+  live(2, config_.weak_call_ms + 400);
+  EXPECT_FALSE(job("a").attempt_live);
+  EXPECT_EQ(records_of("a").back().finished().node(), "node-0");
+}
+
 TEST_F(Attempts, LastCallEnds) {
   place(small_spec("a", 4), 2);
   clear();
@@ -261,6 +309,7 @@ struct BudgetCase {
   const char* job_end;
   uint64_t restarts_after, no_progress_after;
   int64_t delay_ms;
+  uint64_t launch_failures = 0;  // before, in a row
 };
 
 class Budget : public ::testing::TestWithParam<BudgetCase> {};
@@ -272,6 +321,7 @@ TEST_P(Budget, Table) {
   job.spec.mutable_fault_tolerance()->set_max_no_progress(3);
   job.restarts_since_commit = c.restarts;
   job.no_progress = c.no_progress;
+  job.launch_failures = c.launch_failures;
   const Verdict verdict = judge_end(job, c.result, "why", c.progressed);
   EXPECT_EQ(verdict.job_end, c.job_end);
   EXPECT_EQ(verdict.restarts_since_commit, c.restarts_after);
@@ -295,10 +345,31 @@ INSTANTIATE_TEST_SUITE_P(
                       BudgetCase{"Config", "config_error", 0, 0, false, "FAILED", 0, 0, 0},
                       BudgetCase{"Stopped", "stopped", 5, 1, false, "", 5, 1, 0},
                       BudgetCase{"Launch", "launch_failed", 0, 0, false, "", 1, 0, 1000},
-                      BudgetCase{"LaunchAgain", "launch_failed", 3, 0, false, "", 4, 0, 8000},
-                      BudgetCase{"LaunchLongest", "launch_failed", 12, 0, false, "", 13, 0, 60000},
+                      BudgetCase{"LaunchAfterKills", "launch_failed", 5, 0, false, "", 6, 0, 1000},
+                      BudgetCase{"LaunchAgain", "launch_failed", 3, 0, false, "", 4, 0, 8000, 3},
+                      BudgetCase{"LaunchLongest", "launch_failed", 12, 0, false, "", 13, 0, 60000,
+                                 12},
                       BudgetCase{"Unknown", "?", 0, 0, false, "", 1, 1, 1000}),
     [](const auto& parameters) { return std::string(parameters.param.name); });
+
+TEST_F(Attempts, LaunchFailuresWaitByHowManyThereWereInARow) {
+  place(small_spec("a"), 1);
+  const auto end = [this](const std::string& result) {
+    report(0, {ended("a", result)});
+    const int64_t delay_ms = job("a").retry_delay_ms;
+    live(1, delay_ms + 1000);
+    EXPECT_TRUE(job("a").attempt_live);
+    return delay_ms;
+  };
+  for (int kill = 0; kill < 5; ++kill) EXPECT_EQ(end("signal"), 0);
+  EXPECT_EQ(end("launch_failed"), 1000);
+  EXPECT_EQ(end("launch_failed"), 2000);
+  restart();
+  join(0);
+  EXPECT_EQ(end("launch_failed"), 4000) << "counted from the records";
+  EXPECT_EQ(end("signal"), 0);
+  EXPECT_EQ(end("launch_failed"), 1000);
+}
 
 TEST_F(Attempts, BackoffWaitsAlsoOverARestart) {
   place(small_spec("a"), 1);

@@ -1,4 +1,6 @@
 // Commits: all ranks of one epoch, then COMMITTED, then the record, then retention.
+#include <algorithm>
+
 #include "tests/coordinator/core_rig.h"
 
 namespace swax::coord::test {
@@ -172,6 +174,23 @@ TEST_F(Checkpoints, BadOnesAreMarked) {
   bad.mutable_event()->set_text("chunk 3");
   report(0, {bad});
   EXPECT_EQ(job("a").checkpoints.at({5, 1}).state, "BAD");
+}
+
+// A rank that tells without end fills no journal, and a run of weeks goes on to tell.
+TEST_F(Checkpoints, EventsOfAnAttemptAreLimitedBetweenCommits) {
+  config_.noted_max = 3;
+  const auto told = [this] {
+    const auto records = records_of("a");
+    return std::count_if(records.begin(), records.end(),
+                         [](const pb::JobRecord& r) { return r.noted().kind() == "noise"; });
+  };
+  auto noise = about("a");
+  noise.mutable_event()->set_kind("noise");
+  for (int i = 0; i < 10; ++i) report(0, {noise});
+  EXPECT_EQ(told(), 3);
+  save(5);
+  for (int i = 0; i < 10; ++i) report(0, {noise});
+  EXPECT_EQ(told(), 6);
 }
 
 }  // namespace

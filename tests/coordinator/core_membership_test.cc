@@ -83,6 +83,8 @@ TEST_F(Membership, LaterStartOfTheSameWorkerTakesOverAtOnce) {
   tell(55, hello("node-0", "state-0", 2, 1));
   EXPECT_TRUE(welcome().accepted());
   EXPECT_EQ(state_.vol.workers.at("node-0").peer, 55U);
+  ASSERT_EQ(commands<ForgetPeer>().size(), 1U) << "the old connection is of no use";
+  EXPECT_EQ(commands<ForgetPeer>()[0].peer, 1U);
   tell(1, hello("node-0", "state-0", 1, 99));
   EXPECT_FALSE(welcome().accepted());
   EXPECT_TRUE(welcome().final());
@@ -176,6 +178,18 @@ TEST_F(Membership, WhoSpeaksAfterALongPauseIsLostAsEver) {
   EXPECT_FALSE(state_.vol.workers.at("node-1").lost) << "it may be on its way back";
   pass(25000);
   EXPECT_TRUE(state_.vol.workers.at("node-1").lost);
+}
+
+// Nobody who was silent for less than lost_ms turned away: a dead worker is given up soon.
+TEST_F(Membership, AfterAPauseTheDeadAreWaitedForByItsLength) {
+  join(0);
+  ASSERT_EQ(submit(small_spec("a")).code(), 0);
+  live(1, 3000);
+  now_ += 4000;
+  pass(10000);
+  EXPECT_TRUE(job("a").attempt_live);
+  pass(2000);
+  EXPECT_FALSE(job("a").attempt_live);
 }
 
 // Coordinator and workers killed together, then all are there again.

@@ -16,6 +16,14 @@ class Scheduler : public CoreRig {
       text += (text.empty() ? "" : " ") + rank.node();
     return text;
   }
+  pb::Reply submit_with(const std::string& name, uint64_t bytes) {
+    pb::Request request;
+    *request.mutable_submit()->mutable_spec() = small_spec(name, 2);
+    pb::PlanLine& line = *request.mutable_submit()->add_plan();
+    line.set_ranks(2);
+    line.set_bytes_per_rank(bytes);
+    return ask(request);
+  }
 };
 
 TEST_F(Scheduler, GangTakesTheSmallestWorkerThatHoldsIt) {
@@ -58,14 +66,6 @@ TEST_F(Scheduler, PlannedMemoryMustFit) {
   join(1, 4);
   state_.vol.workers.at("node-0").memory_bytes = 1000;
   state_.vol.workers.at("node-1").memory_bytes = 2500;
-  const auto submit_with = [this](const std::string& name, uint64_t bytes) {
-    pb::Request request;
-    *request.mutable_submit()->mutable_spec() = small_spec(name, 2);
-    pb::PlanLine& line = *request.mutable_submit()->add_plan();
-    line.set_ranks(2);
-    line.set_bytes_per_rank(bytes);
-    return ask(request);
-  };
   submit_with("a", 600);
   EXPECT_EQ(places("a"), "node-1 node-1") << "node-0 has memory for one";
   submit_with("b", 400);
@@ -77,6 +77,22 @@ TEST_F(Scheduler, PlannedMemoryMustFit) {
   EXPECT_THAT(large.message(), ::testing::HasSubstr("1.95 KiB of memory each"));
   ASSERT_EQ(submit(small_spec("e", 2)).code(), 0);
   EXPECT_TRUE(job("e").attempt_live) << "nothing is known of its memory";
+}
+
+TEST_F(Scheduler, PlannedMemoryIsKnownAfterARestart) {
+  submit_with("a", 600);
+  restart();
+  join(0, 4);
+  state_.vol.workers.at("node-0").memory_bytes = 1000;
+  pass(400);
+  EXPECT_FALSE(job("a").attempt_live) << "there is memory for one of two ranks";
+  pb::Request request;
+  request.mutable_resume()->set_job("a");
+  *request.mutable_resume()->mutable_spec() = small_spec("a", 2);
+  request.mutable_resume()->mutable_spec()->mutable_checkpoint()->set_interval(7);
+  ASSERT_EQ(ask(request).code(), 0);
+  pass(400);
+  EXPECT_TRUE(job("a").attempt_live) << "the plan was that of the spec before";
 }
 
 TEST_F(Scheduler, PriorityThenAge) {

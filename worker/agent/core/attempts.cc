@@ -82,7 +82,34 @@ void end_attempt(Context& ctx, Attempt& attempt) {
     ended.set_exit_code(std::max(0, first->second.exit_code));
     ended.set_signal(first->second.signal);
   }
+  if (attempt.behind) {
+    const auto& [rank, state] = *attempt.behind;
+    pb::RankEvidence& behind = *ended.mutable_behind();
+    behind.set_rank(rank);
+    behind.set_step(state.step);
+    behind.set_phase(state.phase);
+    behind.set_silent_ms(ctx.now() - state.heard_ms);
+    behind.set_halted(state.halted);
+  }
   attempt.kept.push_back(report(ctx, attempt.job, attempt.epoch, std::move(r)));
+}
+
+// A failing rank's line may not have carried its reason, or it had none yet. Of ranks that nobody
+// saw fail, the first that left a reason is the one.
+void take_failures(const std::vector<RankFailure>& failures, Attempt* attempt) {
+  const bool in_order = attempt->result == "done" || attempt->result == "stopped" ||
+                        attempt->result == "killed" || attempt->result == "hang";
+  if (failures.empty() || in_order) return;
+  if (attempt->first_rank < 0) {
+    attempt->first_rank = static_cast<int32_t>(failures.front().rank);
+    attempt->reason += "; rank " + to_text(uint64_t{failures.front().rank}) +
+                       " left word: " + failures.front().text;
+    return;
+  }
+  const auto first = attempt->ranks.find(static_cast<uint32_t>(attempt->first_rank));
+  if (first == attempt->ranks.end() || !first->second.failure.empty()) return;
+  for (const RankFailure& failure : failures)
+    if (failure.rank == first->first) attempt->reason = failure.text;
 }
 
 }  // namespace
@@ -101,6 +128,7 @@ void kill(Context& ctx, Attempt& attempt, std::string result, std::string reason
   attempt.phase = Phase::kKilling;
   attempt.since_ms = ctx.now();
   attempt.kill_ms = ctx.now();
+  if (const auto* behind = furthest_behind(attempt)) attempt.behind = *behind;
   ctx.out.emplace_back(Kill{.job = attempt.job, .epoch = attempt.epoch});
 }
 
@@ -175,12 +203,30 @@ void on_prepared(Context& ctx, const Prepared& prepared) {
 void on_swept(Context& ctx, const Swept& swept) {
   Attempt* attempt = find_attempt(ctx.state, swept.job, swept.epoch);
   if (attempt == nullptr || attempt->phase != Phase::kKilling) return;
+  take_failures(swept.failures, attempt);
   end_attempt(ctx, *attempt);
   const auto waiting = ctx.state.waiting.find(swept.job);
   if (waiting == ctx.state.waiting.end()) return;
   const pb::StartAttempt start = std::move(waiting->second);
   ctx.state.waiting.erase(waiting);
   on_start(ctx, start);
+}
+
+// Told when it has doubled: a rank that prints for days is worth a line a day, not a second.
+void on_log_cut(Context& ctx, const LogCut& cut) {
+  Attempt* attempt = find_attempt(ctx.state, cut.job, cut.epoch);
+  if (attempt == nullptr) return;
+  int64_t& told = attempt->log_dropped[cut.rank];
+  if (cut.dropped < 2 * told || cut.dropped == 0) return;
+  told = cut.dropped;
+  pb::AttemptReport r;
+  pb::EventRecord& event = *r.mutable_event();
+  event.set_kind("log_dropped");
+  event.set_epoch(attempt->epoch);
+  event.set_text((cut.rank < 0 ? "mpirun" : "rank " + to_text(cut.rank)) + " prints so much that " +
+                 bytes_text(cut.dropped) +
+                 " of its log are dropped; its beginning and its newest part are kept");
+  report(ctx, attempt->job, attempt->epoch, std::move(r));
 }
 
 void ask_stop(Context& ctx, Attempt& attempt) {

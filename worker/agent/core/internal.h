@@ -44,6 +44,7 @@ void on_stop(Context& ctx, const pb::StopAttempt& stop);
 void on_wanted(Context& ctx, const pb::HeartbeatReply& reply);
 void on_prepared(Context& ctx, const Prepared& prepared);
 void on_swept(Context& ctx, const Swept& swept);
+void on_log_cut(Context& ctx, const LogCut& cut);
 void ask_stop(Context& ctx, Attempt& attempt);
 // The first call decides result and reason; the processes go, and Swept ends the attempt.
 void kill(Context& ctx, Attempt& attempt, std::string result, std::string reason);
@@ -61,6 +62,9 @@ void conclude(Context& ctx, Attempt& attempt);
 // watchdog.cc
 void on_rank_halted(Context& ctx, const RankHalted& halted);
 void tick_watchdog(Context& ctx);
+// Of the ranks that run here: the one whose process is stopped, that has done the fewest steps, or
+// was silent first. All others wait for it. nullptr: none runs.
+const std::pair<const uint32_t, RankState>* furthest_behind(const Attempt& attempt);
 int64_t silence_limit_ms(const Config& config, const Attempt& attempt, const RankState& rank);
 
 // remote.cc

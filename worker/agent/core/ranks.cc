@@ -188,9 +188,14 @@ void on_rank_closed(Context& ctx, const RankClosed& closed) {
   rank.exit_code = closed.exit_code;
   rank.signal = closed.signal;
   if (attempt->phase == Phase::kKilling) return;
-  if (!orderly(rank)) {
+  if (!orderly(rank) || !rank.connected) {
     attempt->first_rank = static_cast<int32_t>(closed.rank);
     attempt->first_phase = rank.phase;
+    // Before it could say why: what it met may be gone at the next try.
+    if (!rank.connected && rank.signal == 0)
+      return kill(ctx, *attempt, "launch_failed",
+                  "rank " + to_text(uint64_t{closed.rank}) + " ended before it reached its agent" +
+                      (rank.exit_code >= 0 ? ", exit code " + to_text(rank.exit_code) : ""));
     const End end =
         end_of(rank.exit_code, rank.signal, "rank " + to_text(uint64_t{closed.rank}), rank.failure);
     return kill(ctx, *attempt, end.result, end.reason);

@@ -7,7 +7,8 @@
 namespace swax::agent {
 namespace {
 
-constexpr int64_t kHelloGapMs = 200;  // however often the coordinator asks
+constexpr int64_t kTimesMaxMs = 600000;  // of what a coordinator may ask for
+constexpr int64_t kHelloGapMs = 200;     // however often the coordinator asks
 constexpr int64_t kBackoffMs = 500, kBackoffMsMax = 8000;
 constexpr int kExitRefused = 78, kExitStopped = 99;
 
@@ -42,7 +43,6 @@ void send_heartbeat(Context& ctx) {
   ctx.state.beat_ms = ctx.now();
   pb::Envelope e;
   add_attempts(ctx.state, e.mutable_heartbeat()->mutable_attempts());
-  e.mutable_heartbeat()->set_reports_pending(ctx.state.outbox.size());
   send(ctx, std::move(e));
 }
 
@@ -55,6 +55,8 @@ void on_accepted(Context& ctx, const pb::Envelope& e) {
   state.coordinator_epoch = e.coordinator_epoch();
   state.cluster_id = e.cluster_id();
   state.store = e.welcome().store();
+  state.heartbeat_ms = std::min<int64_t>(e.welcome().heartbeat_ms(), kTimesMaxMs);
+  state.lost_ms = std::min<int64_t>(e.welcome().lost_ms(), kTimesMaxMs);
   if (!news) return;
   state.control_sequence = 0;
   for (auto& [job, attempt] : state.attempts) report_kept(ctx, attempt);
@@ -165,7 +167,8 @@ void on_nonce(Context& ctx, const NonceRead& read) {
 
 void tick_session(Context& ctx) {
   State& state = ctx.state;
-  if (ctx.now() - state.heard_ms > ctx.config.silent_ms) {
+  // A coordinator that has patience with us has a reason to be slow itself.
+  if (ctx.now() - state.heard_ms > std::max(ctx.config.silent_ms, state.lost_ms)) {
     const int64_t wait_ms =
         std::min(kBackoffMsMax, kBackoffMs << std::min<uint64_t>(state.reconnects, 4));
     ++state.reconnects;
@@ -176,7 +179,8 @@ void tick_session(Context& ctx) {
     return;
   }
   if (!state.registered && ctx.now() >= state.hello_due_ms) return say_hello(ctx);
-  if (state.registered && ctx.now() - state.beat_ms >= ctx.config.heartbeat_ms) send_heartbeat(ctx);
+  const int64_t beat_ms = state.heartbeat_ms > 0 ? state.heartbeat_ms : ctx.config.heartbeat_ms;
+  if (state.registered && ctx.now() - state.beat_ms >= beat_ms) send_heartbeat(ctx);
 }
 
 // From now on the coordinator gives this worker nothing: it offers no slots.

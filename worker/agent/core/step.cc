@@ -44,6 +44,7 @@ struct Dispatch {
   void operator()(const RankHalted& e) const { on_rank_halted(ctx, e); }
   void operator()(const LauncherExited& e) const { on_launcher_exited(ctx, e); }
   void operator()(const Swept& e) const { on_swept(ctx, e); }
+  void operator()(const LogCut& e) const { on_log_cut(ctx, e); }
   void operator()(const StopSignal& e) const { on_stop_signal(ctx, e.checkpoint); }
   void operator()(const ProxyAsks& e) const { on_proxy_asks(ctx, e); }
   void operator()(const RemoteEnded& e) const { on_remote_ended(ctx, e); }

@@ -76,18 +76,21 @@ struct Attempt {
   std::map<int64_t, int64_t> slowest_step_ms;  // by window, of recent steps
   int32_t first_rank = -1;                     // first that closed out of order or hung
   std::string first_phase;                     // its phase then
-  std::optional<int64_t> stop_ms;              // STOP_CHECKPOINT asked at
-  std::string result;                          // decided by us before the processes said theirs
+  // The rank that was furthest behind when the attempt was killed; none: no rank ran.
+  std::optional<std::pair<uint32_t, RankState>> behind;
+  std::optional<int64_t> stop_ms;  // STOP_CHECKPOINT asked at
+  std::string result;              // decided by us before the processes said theirs
   std::string reason;
   bool done = false;  // rank 0 reported the end
   bool left = false;  // ... or that it leaves on request, of whatever node
   bool step_reported = false;
   int launcher_code = -1;  // of mpirun; -1: still running
   int launcher_signal = 0;
-  int64_t kill_ms = 0;                // newest Kill
-  std::map<uint64_t, Proxy> proxies;  // lead: unanswered
-  std::set<uint64_t> remotes;         // member: proxies already served
-  std::set<uint64_t> daemons;         // member: of those, the ones whose orted still runs
+  int64_t kill_ms = 0;                     // newest Kill
+  std::map<int64_t, int64_t> log_dropped;  // rank -> bytes of its log told as missing
+  std::map<uint64_t, Proxy> proxies;       // lead: unanswered
+  std::set<uint64_t> remotes;              // member: proxies already served
+  std::set<uint64_t> daemons;              // member: of those, the ones whose orted still runs
   // What must be told again to a coordinator that restarted before it was recorded: DURABLE of the
   // newest two steps, and the end.
   std::vector<pb::AttemptReport> kept;
@@ -107,6 +110,7 @@ struct State {
   uint64_t reconnects = 0;        // in a row
   uint64_t sequence = 0;          // of our messages
   uint64_t control_sequence = 0;  // newest START, STOP or HEARTBEAT_REPLY of this coordinator epoch
+  int64_t heartbeat_ms = 0, lost_ms = 0;  // as WELCOME says; 0: as configured
   std::string store, store_nonce;
   std::map<std::string, uint64_t>
       accepted;                             // durable: job -> highest epoch; older ones are refused
@@ -164,9 +168,20 @@ struct LauncherExited {
   int signal = 0;
   std::string log_tail;
 };
+struct RankFailure {  // the reason that a failing rank left in a file
+  uint32_t rank = 0;
+  std::string text;
+};
 struct Swept {  // no process of the attempt is left on this node
   std::string job;
   uint64_t epoch = 0;
+  std::vector<RankFailure> failures{};  // the lead's: of all nodes, the oldest first
+};
+struct LogCut {  // a log has lost its middle, so that it stays within its limit
+  std::string job;
+  uint64_t epoch = 0;
+  int64_t rank = -1;    // -1: mpirun's
+  int64_t dropped = 0;  // bytes, by now
 };
 struct StopSignal {  // SIGTERM / SIGUSR1 of the agent
   bool checkpoint = true;
@@ -187,7 +202,7 @@ struct RemoteEnded {
 };
 using EventBody =
     std::variant<Started, Tick, FromCoordinator, NonceRead, Prepared, RankSaid, RankClosed,
-                 RankHalted, LauncherExited, Swept, StopSignal, ProxyAsks, RemoteEnded>;
+                 RankHalted, LauncherExited, Swept, LogCut, StopSignal, ProxyAsks, RemoteEnded>;
 struct Event {
   int64_t now_ms = 0;   // monotonic
   int64_t wall_ms = 0;  // for stamps only

@@ -42,20 +42,16 @@ void hang(Context& ctx, Attempt& attempt, uint32_t rank, const RankState& state)
   kill(ctx, attempt, "hang", text);
 }
 
-// All wait for the one that is behind: its process is stopped, it has done the fewest steps, or was
-// silent first.
-auto place(const RankState& rank) { return std::tuple(!rank.halted, rank.step, rank.heard_ms); }
+bool runs(const RankState& rank) { return rank.connected && !rank.closed; }
 
 void watch_ranks(Context& ctx, Attempt& attempt) {
-  bool silent = false;
-  std::pair<const uint32_t, RankState>* behind = nullptr;
-  for (auto& entry : attempt.ranks) {
-    RankState& rank = entry.second;
-    if (!rank.connected || rank.closed) continue;
-    silent = silent || ctx.now() - rank.heard_ms > silence_limit_ms(ctx.config, attempt, rank);
-    if (behind == nullptr || place(rank) < place(behind->second)) behind = &entry;
-  }
-  if (silent) hang(ctx, attempt, behind->first, behind->second);
+  const bool silent = std::any_of(attempt.ranks.begin(), attempt.ranks.end(), [&](const auto& r) {
+    return runs(r.second) &&
+           ctx.now() - r.second.heard_ms > silence_limit_ms(ctx.config, attempt, r.second);
+  });
+  if (!silent) return;
+  const auto* behind = furthest_behind(attempt);
+  hang(ctx, attempt, behind->first, behind->second);
 }
 
 // Daemons on other nodes are asked for through the coordinator: while it is away, ranks that wait
@@ -108,6 +104,17 @@ int64_t silence_limit_ms(const Config& config, const Attempt& attempt, const Ran
   if (rank.phase == "validate") return config.validate_limit_ms;
   if (rank.phase == "leaving") return config.leave_limit_ms;
   return train_limit_ms(config, attempt, rank);
+}
+
+const std::pair<const uint32_t, RankState>* furthest_behind(const Attempt& attempt) {
+  const auto place = [](const RankState& rank) {
+    return std::tuple(!rank.halted, rank.step, rank.heard_ms);
+  };
+  const std::pair<const uint32_t, RankState>* behind = nullptr;
+  for (const auto& entry : attempt.ranks)
+    if (runs(entry.second) && (behind == nullptr || place(entry.second) < place(behind->second)))
+      behind = &entry;
+  return behind;
 }
 
 void on_rank_halted(Context& ctx, const RankHalted& halted) {
