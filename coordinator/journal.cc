@@ -87,7 +87,7 @@ Status read_job(Kv& kv, const std::string& job, Durable* durable, const VisitRec
     return problem.ok() && (!visit || visit(record));
   });
   SWAX_TRY(problem);
-  SWAX_TRY(scanned);
+  if (!scanned.ok()) return scanned.with_context("record " + to_text(number + 1));
   return number > 0 ? ok() : data_loss("record 1 is missing");
 }
 

@@ -13,7 +13,7 @@ constexpr int kMessagesPerTurn = 256;
 constexpr int64_t kCoreLateMs = 300;  // then heartbeats are answered here
 constexpr int64_t kPublishMs = 100;   // counts for `status`
 constexpr size_t kRequestIdBytesMax = 64;
-constexpr size_t kBeatsMax = 100000;  // workers whose last answer is kept
+constexpr size_t kWorkersMax = 100000;  // whose beats are answered here
 
 bool changes_state(const pb::Request& request) {
   return request.has_submit() || request.has_cancel() || request.has_resume();
@@ -118,27 +118,38 @@ void SocketLoop::take(Received received) {
   if (!inbox_.push(std::move(message))) ++refused_["queue_full"];
 }
 
+// Acknowledges nothing and ends nothing: only that we are there.
 void SocketLoop::answer_beat(uint64_t peer) {
-  const auto it = last_beats_.find(peer);
-  if (it != last_beats_.end()) channel_->send(peer, it->second);
+  const auto it = workers_.find(peer);
+  if (it == workers_.end()) return;
+  pb::Envelope word = it->second;
+  word.mutable_reports_acknowledged();
+  channel_->send(peer, word);
+}
+
+void SocketLoop::note_sent(const Send& send, bool sent) {
+  const pb::Envelope& e = send.envelope;
+  if (!sent) workers_.erase(send.peer);
+  const bool stranger = e.has_who_are_you() || (e.has_welcome() && !e.welcome().accepted());
+  if (!sent || stranger || e.node().empty()) return;
+  if (workers_.size() >= kWorkersMax && !workers_.contains(send.peer)) return;
+  pb::Envelope& address = workers_[send.peer];
+  if (address.node() == e.node() && address.incarnation() == e.incarnation()) return;
+  address.set_cluster_id(e.cluster_id());
+  address.set_coordinator_epoch(e.coordinator_epoch());
+  address.set_node(e.node());
+  address.set_incarnation(e.incarnation());
 }
 
 void SocketLoop::send_all() {
   for (Outgoing::Item& item : outgoing_.take()) {
     if (const auto* forget = std::get_if<ForgetPeer>(&item)) {
-      last_beats_.erase(forget->peer);
+      workers_.erase(forget->peer);
       channel_->forget(forget->peer);
       continue;
     }
     const Send& send = std::get<Send>(item);
-    const bool sent = channel_->send(send.peer, send.envelope);
-    if (send.envelope.has_heartbeat_reply() && sent && last_beats_.size() < kBeatsMax) {
-      last_beats_[send.peer] = send.envelope;
-    } else if (!sent || send.envelope.has_start_attempt() || send.envelope.has_stop_attempt() ||
-               send.envelope.has_welcome()) {
-      // What was wanted before this command must not be said after it.
-      last_beats_.erase(send.peer);
-    }
+    note_sent(send, channel_->send(send.peer, send.envelope));
   }
 }
 

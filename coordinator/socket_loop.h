@@ -1,7 +1,6 @@
 // The socket thread: owns the ROUTER, moves messages between it and the queues, and does nothing
 // that could take long. While the core thread waits for the disk it answers heartbeats by itself,
-// with the last answer the core gave that worker (never older than the last command to it), so that
-// a slow disk loses no worker.
+// with a word that changes nothing, so that a slow disk loses no worker.
 // Threads: start, stop and the readers may be called from any thread.
 #pragma once
 
@@ -54,6 +53,7 @@ class SocketLoop {
   void take(Received received);
   bool acceptable(const Received& received);
   void answer_beat(uint64_t peer);
+  void note_sent(const Send& send, bool sent);
   void send_all();
   void publish();
 
@@ -62,10 +62,10 @@ class SocketLoop {
   Outgoing& outgoing_;
   const std::function<int64_t()> busy_ms_;
   SystemClock clock_;
-  std::unique_ptr<ServerChannel> channel_;       // made and ended by the thread
-  std::mutex channel_mutex_;                     // wake() against the end
-  std::map<uint64_t, pb::Envelope> last_beats_;  // by peer: the core's newest HeartbeatReply
-  std::map<std::string, uint64_t> refused_;      // by us, beside the channel's
+  std::unique_ptr<ServerChannel> channel_;    // made and ended by the thread
+  std::mutex channel_mutex_;                  // wake() against the end
+  std::map<uint64_t, pb::Envelope> workers_;  // by peer: how the core addresses it, no body
+  std::map<std::string, uint64_t> refused_;   // by us, beside the channel's
   int64_t published_ms_ = 0;
   mutable std::mutex counts_mutex_;
   Counts counts_;

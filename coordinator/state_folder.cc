@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "proto/base/hash.h"
+#include "proto/base/log.h"
 #include "proto/base/text.h"
 #include "storage/rocks_kv.h"
 
@@ -32,12 +33,16 @@ Result<std::string> absolute_path(const std::string& path) {
 
 std::string holder_path(const std::string& state) { return join_path(state, "holder"); }
 
-Status refused(const std::string& state) {
-  const Result<std::string> holder = read_file(holder_path(state), kHolderBytesMax);
+Status in_use(const std::string& what, const std::string& holder_file, const std::string& option) {
+  const Result<std::string> holder = read_file(holder_file, kHolderBytesMax);
   return failed_precondition(
-      "state " + printable(state, 512) + " is in use by another coordinator (" +
+      what + " is in use by another coordinator (" +
       (holder.ok() ? printable(*holder, kHolderBytesMax) : std::string("unknown")) +
-      "): stop it first, or give another --state");
+      "): stop it first, or give another " + option);
+}
+
+Status refused(const std::string& state) {
+  return in_use("state " + printable(state, 512), holder_path(state), "--state");
 }
 
 }  // namespace
@@ -55,7 +60,22 @@ Result<StateFolder> StateFolder::open(const std::string& state, const std::strin
   const std::string where = store.empty() ? join_path(folder.state_, "store") : store;
   SWAX_TRY(make_dirs(where));
   SWAX_ASSIGN(folder.store_, absolute_path(where));
+  SWAX_TRY(folder.take_store());
   return folder;
+}
+
+Status StateFolder::take_store() {
+  const std::string holder = join_path(store_, "coordinator.holder");
+  Result<Fd> lock = lock_file(join_path(store_, "coordinator.lock"));
+  if (lock.status().code() == Code::kFailedPrecondition)
+    return in_use("store " + printable(store_, 512), holder, "--store");
+  if (lock.ok()) {
+    store_lock_ = std::move(lock).value();
+  } else {  // a network file system without locks
+    log_warn("coordinator", "the store cannot be locked: no other coordinator may use it",
+             {{"store", store_}, {"reason", lock.status().message()}});
+  }
+  return write_atomic(holder, this_process());
 }
 
 Result<std::unique_ptr<Kv>> StateFolder::open_kv() const {

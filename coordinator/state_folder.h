@@ -1,7 +1,7 @@
-// The coordinator's folders: STATE (one process at a time) and the store that all nodes see.
-//   STATE/lock     flock of the coordinator that runs
-//   STATE/holder   who that is, for the message that refuses a second one
-//   STATE/kv       the journal (RocksDB)
+// The coordinator's folders: STATE and the store that all nodes see, one process at a time each.
+//   STATE/lock, STORE/coordinator.lock       flock of the coordinator that runs
+//   STATE/holder, STORE/coordinator.holder   who that is, for the message that refuses a second one
+//   STATE/kv                                 the journal (RocksDB)
 //   STORE/coordinator-CLUSTER.nonce   workers prove by its content that they see this store
 // Threads: one; the lock is held while the object lives.
 #pragma once
@@ -18,15 +18,17 @@ namespace swax::coord {
 class StateFolder {
  public:
   // Makes what is missing; store empty: STATE/store. kFailedPrecondition, with process and host of
-  // the holder, when another coordinator runs there.
+  // the holder, when another coordinator runs there: jobs of two would take each other's folders.
   static Result<StateFolder> open(const std::string& state, const std::string& store);
   const std::string& state() const { return state_; }  // absolute
   const std::string& store() const { return store_; }  // absolute
   Result<std::unique_ptr<Kv>> open_kv() const;
 
  private:
+  Status take_store();
+
   std::string state_, store_;
-  Fd lock_;
+  Fd lock_, store_lock_;
 };
 
 struct StoreNonce {

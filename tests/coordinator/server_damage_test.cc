@@ -3,8 +3,11 @@
 // the core thread runs on a Kv that fails or waits when told.
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
 #include <atomic>
 #include <thread>
+#include <tuple>
 
 #include "coordinator/core_loop.h"
 #include "proto/base/ids.h"
@@ -77,6 +80,29 @@ TEST(ServerDamage, HoldsOneJobForOneBadRecord) {
                       "record 2: ");
 }
 
+TEST(ServerDamage, OneStateAndOneStoreHaveOneCoordinator) {
+  const ScratchDir dir;
+  const auto open = [](const std::string& state, const std::string& store) {
+    return coord::Server::open(
+        {.state = state, .listen = "tcp://127.0.0.1:0", .store = store, .timing = {}});
+  };
+  {
+    const auto server = open(dir / "a", dir / "store");
+    ASSERT_TRUE(server.ok()) << server.status().to_string();
+    for (const auto& [state, store, says] : {std::tuple{"a", "other", "give another --state"},
+                                             {"b", "store", "give another --store"}}) {
+      const auto second = open(dir / state, dir / store);
+      EXPECT_EQ(second.status().code(), Code::kFailedPrecondition);
+      EXPECT_NE(second.status().message().find(says), std::string::npos)
+          << second.status().message();
+      EXPECT_NE(second.status().message().find("process " + std::to_string(::getpid())),
+                std::string::npos)
+          << second.status().message();
+    }
+  }
+  EXPECT_TRUE(open(dir / "b", dir / "store").ok()) << "the first has gone";
+}
+
 TEST(ServerDamage, RefusesNewJobsOnAFullDiskAndGoesOnLater) {
   const ScratchDir dir;
   const test::TinyDisk disk(dir.path(), "size=32m");
@@ -139,7 +165,7 @@ TEST(ServerDamage, RefusesNewJobsOnAFullDiskAndGoesOnLater) {
   EXPECT_TRUE(stuck);
   // Heartbeats are answered although nothing else goes on.
   worker.mail.clear();
-  EXPECT_TRUE(worker.wait(beat_answered));
+  EXPECT_TRUE(worker.wait([&] { return !worker.mail.empty(); }));
 
   ASSERT_TRUE(remove_tree(dir / "filler").ok());
   EXPECT_TRUE(worker.wait([&] { return client.ask(status, 500).jobs_size() == 1; }));
@@ -271,6 +297,30 @@ TEST(ServerDamage, AnswersHeartbeatsWhileTheDiskIsSlow) {
   const pb::Reply reply = client.ask(nodes);
   ASSERT_EQ(reply.nodes_size(), 1);
   EXPECT_NE(reply.nodes(0).state(), "LOST");
+}
+
+// A worker that was just welcomed or sent to is answered too, by a word that changes nothing there.
+TEST(ServerDamage, AnswersAWorkerThatWasJustSentSomething) {
+  const ScratchDir dir;
+  MoodyServer server(dir.path());
+  TestClient client(server.address);
+  TestWorker worker(server.address, "node-a", 1);
+  ASSERT_TRUE(worker.join());
+  ASSERT_EQ(client.submit("job-a").code(), 0);
+  pb::StartAttempt start;
+  ASSERT_TRUE(worker.wait_start("job-a", &start));
+  server.mood.fails = true;  // since START the core has answered no beat
+  EXPECT_EQ(client.ask(submit_request("job-b"), request_id(9), 1000).code(), -1);
+  worker.wait([] { return false; }, 200);  // what the core said before
+  worker.mail.clear();
+  ASSERT_TRUE(worker.wait([&] { return !worker.mail.empty(); }, 5000));
+  for (const pb::Envelope& word : worker.mail) {
+    EXPECT_TRUE(word.has_reports_acknowledged());
+    EXPECT_EQ(word.reports_acknowledged().index(), 0U);
+    EXPECT_EQ(word.reports_acknowledged().ended_size(), 0);
+    EXPECT_EQ(word.node(), "node-a");
+    EXPECT_EQ(word.coordinator_epoch(), 1U);
+  }
 }
 
 }  // namespace
