@@ -60,7 +60,8 @@ VerbSpec logs_verb() {
           .summary = "Shows the log of a rank of a job.",
           .details =
               "Read from the store, which must be seen from this machine. -f goes on, from "
-              "attempt to attempt, until the job has ended.",
+              "attempt to attempt, until the job has ended. Of a log larger than 256 MiB the "
+              "middle is dropped, and said; logs of the newest 100 attempts are kept.",
           .words = {job_word()},
           .options = {coordinator_option(),
                       {.name = "--rank",

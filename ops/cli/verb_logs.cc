@@ -1,9 +1,12 @@
 // `swax logs`: the coordinator says where a rank's log lies in the store; it is read from there, so
 // that a reader that stops reading holds up nobody.
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 
@@ -32,8 +35,6 @@ void write_log(std::string text, bool terminal) {
 class LogFile {
  public:
   explicit LogFile(std::string path) : path_(std::move(path)) {}
-  const std::string& path() const { return path_; }
-  bool is_open() const { return fd_.valid(); }
 
   // What has been written since. kNotFound: there is no such file yet.
   Status copy(bool terminal) {
@@ -43,11 +44,13 @@ class LogFile {
                        " yet; it lies in the store, which must be seen from this machine");
     if (!fd_.valid()) return failed_precondition(one_line(path_, 1000) + ": " + ::strerror(errno));
     char buffer[65536];
-    for (;;) {
-      const ssize_t got = ::read(fd_.get(), buffer, sizeof buffer);
+    while (std::ferror(stdout) == 0) {
+      const size_t most = std::min<size_t>(sizeof buffer, pass_hole());
+      const ssize_t got = ::pread(fd_.get(), buffer, most, at_);
       if (got < 0 && errno == EINTR) continue;
       if (got < 0) return failed_precondition(one_line(path_, 1000) + ": " + ::strerror(errno));
-      if (got == 0 || std::ferror(stdout) != 0) break;
+      if (got == 0) break;
+      at_ += got;
       write_log(std::string(buffer, static_cast<size_t>(got)), terminal);
     }
     std::fflush(stdout);
@@ -55,8 +58,24 @@ class LogFile {
   }
 
  private:
+  // The middle of a log that grew too long is a hole in its file. Moves at_ to the next data and
+  // says what is missing; how many bytes follow before the next hole.
+  size_t pass_hole() {
+    struct stat info {};
+    if (::fstat(fd_.get(), &info) == 0) at_ = std::min(at_, info.st_size);  // it was cut
+    const off_t data = ::lseek(fd_.get(), at_, SEEK_DATA);
+    if (data > at_) {
+      print("\n[" + bytes_text(data - at_) +
+            " of this log are missing here: more was printed than is kept]\n");
+      at_ = data;
+    }
+    const off_t hole = ::lseek(fd_.get(), at_, SEEK_HOLE);
+    return hole > at_ ? static_cast<size_t>(hole - at_) : SIZE_MAX;
+  }
+
   std::string path_;
   Fd fd_;
+  off_t at_ = 0;
 };
 
 struct Wanted {

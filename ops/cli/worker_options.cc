@@ -15,9 +15,11 @@
 namespace swax {
 namespace {
 
-// "train_floor_ms=500,launch_limit_ms=2000": shorter patience, for tests.
-Status apply_test_times(std::string_view list, agent::Config* config) {
+// "train_floor_ms=500,log_bytes_max=100000": shorter patience, smaller logs, for tests.
+Status apply_test_limits(std::string_view list, AgentOptions* options) {
+  agent::Config* config = &options->timing;
   const std::map<std::string_view, int64_t*> fields{
+      {"log_bytes_max", &options->log_bytes_max},
       {"train_floor_ms", &config->train_floor_ms},
       {"train_factor", &config->train_factor},
       {"launch_limit_ms", &config->launch_limit_ms},
@@ -56,7 +58,7 @@ Result<AgentOptions> worker_options(const WorkerPlace& place) {
   options.coordinator = place.coordinator;
   options.timing.slots = place.slots;
   if (const char* times = std::getenv("SWAX_TEST_AGENT_TIMES"))
-    SWAX_TRY(apply_test_times(times, &options.timing));
+    SWAX_TRY(apply_test_limits(times, &options));
   options.build_id = build_id();
   SWAX_ASSIGN(options.swax_program, own_program());
   options.train_program = join_path(parent_path(options.swax_program), "swax-train");

@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <filesystem>
+
+#include "proto/base/clock.h"
 #include "tests/proto/scratch_dir.h"
 #include "worker/agent/attempt_folder.h"
 #include "worker/agent/child.h"
@@ -27,7 +30,7 @@ TEST(Sweeper, EndsOnlyWhatCarriesBothMarks) {
   ASSERT_TRUE(ours.ok() && ours_too.ok() && other_job.ok() && other_state.ok());
   const JobMark mark{.job = "job", .state = dir.path()};
   EXPECT_EQ(marked_processes(mark).size(), 2U);
-  const auto swept = sweep_processes(mark, 5000);
+  const auto swept = sweep_processes(mark, 5000, 5000);
   ASSERT_TRUE(swept.ok()) << swept.status().to_string();
   EXPECT_EQ(*swept, 2);
   EXPECT_TRUE(ours->ended());
@@ -38,9 +41,29 @@ TEST(Sweeper, EndsOnlyWhatCarriesBothMarks) {
 }
 
 TEST(Sweeper, FindsNothingWhereNothingIsLeft) {
-  const auto swept = sweep_processes({.job = "nobody", .state = "/nowhere"}, 1000);
+  const auto swept = sweep_processes({.job = "nobody", .state = "/nowhere"}, 1000, 1000);
   ASSERT_TRUE(swept.ok());
   EXPECT_EQ(*swept, 0);
+}
+
+// Whose a process without an environment is cannot be told: it is no reason to wait for long.
+TEST(Sweeper, WaitsForStrangersOnlySoLong) {
+  const ScratchDir dir;
+  const std::string program = dir / "swax-train";
+  std::filesystem::copy_file("/bin/sleep", program);
+  auto stranger = Child::start({.arguments = {program, "1000"},
+                                .environment = {},
+                                .output_path = dir / "out",
+                                .working_folder = "/"});
+  ASSERT_TRUE(stranger.ok()) << stranger.status().to_string();
+  SystemClock clock;
+  const int64_t begin_ms = clock.monotonic_ms();
+  const auto swept = sweep_processes({.job = "job", .state = dir.path()}, 60000, 300);
+  EXPECT_TRUE(swept.ok()) << swept.status().to_string();
+  const int64_t waited_ms = clock.monotonic_ms() - begin_ms;
+  EXPECT_GE(waited_ms, 300);
+  EXPECT_LT(waited_ms, 30000);
+  EXPECT_FALSE(stranger->ended());
 }
 
 TEST(AttemptFolder, LiesInsideWhenShortAndBelowTmpWhenLong) {

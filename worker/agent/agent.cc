@@ -14,6 +14,7 @@
 #include "proto/base/log.h"
 #include "proto/base/text.h"
 #include "worker/agent/attempt_folder.h"
+#include "worker/agent/backlog.h"
 #include "worker/agent/coordinator_link.h"
 #include "worker/agent/core/core.h"
 #include "worker/agent/event_queue.h"
@@ -169,6 +170,7 @@ Status AgentImpl::start() {
                     .swax_program = options_.swax_program,
                     .loopback = options_.coordinator.starts_with("tcp://127.") ||
                                 options_.coordinator.starts_with("tcp://[::1]"),
+                    .log_bytes_max = options_.log_bytes_max,
                     .prepare = options_.prepare},
       *events_);
   SWAX_TRY(runner_->sweep_leftovers());
@@ -241,6 +243,8 @@ void AgentImpl::note_welcome(const pb::Welcome& welcome) {
 void AgentImpl::note(const agent::EventBody& body) {
   if (const auto* e = std::get_if<agent::FromCoordinator>(&body)) {
     if (e->envelope.has_welcome()) note_welcome(e->envelope.welcome());
+  } else if (const auto* said = std::get_if<agent::RankSaid>(&body)) {
+    if (said->message.has_hello()) runner_->rank_came(*said);
   } else if (const auto* closed = std::get_if<agent::RankClosed>(&body)) {
     log_info("agent", "rank ended",
              {{"job", closed->job},
@@ -272,7 +276,7 @@ void AgentImpl::handle(agent::EventBody body) {
   work_off();
 }
 
-// In order. While a batch cannot be written, only heartbeats pass it: they tell nothing new.
+// In order. While a batch cannot be written, heartbeats and HELLO pass it: they tell nothing new.
 void AgentImpl::work_off() {
   while (!waiting_.empty()) {
     if (const auto* batch = std::get_if<agent::SaveOutbox>(&waiting_.front())) {
@@ -282,12 +286,8 @@ void AgentImpl::work_off() {
     waiting_.pop_front();
     std::visit([this](auto& c) { execute(c); }, command);
   }
-  std::erase_if(waiting_, [this](agent::Command& command) {
-    auto* send = std::get_if<agent::Send>(&command);
-    if (send == nullptr || !send->envelope.has_heartbeat()) return false;
-    link_->send(std::move(send->envelope));
-    return true;
-  });
+  if (!waiting_.empty())
+    shorten_backlog(&waiting_, [this](pb::Envelope envelope) { link_->send(std::move(envelope)); });
 }
 
 bool AgentImpl::save(const agent::SaveOutbox& command) {

@@ -1,10 +1,10 @@
 // The node agent (`swax worker`): one process a node that runs ranks for a coordinator. The core
 // (worker/agent/core) decides; this owns sockets, processes, files and time:
-//   main thread     ranks' socket, children, signals, disk; each event -> step -> commands, in
-//   order link thread     the channel to the coordinator short threads   data sets, ends of
-//   attempts, the store
-// Nothing is sent before what it tells is on disk. When the state cannot be written, heartbeats go
-// on and everything else waits. `kill -9` of the agent takes its ranks along.
+//   main thread    ranks' socket, children, signals, disk; event -> step -> commands, in order
+//   link thread    the channel to the coordinator
+//   short threads  data sets, ends of attempts, the store
+// Nothing is sent before what it tells is on disk. When the state cannot be written, heartbeats and
+// HELLO go on and everything else waits. `kill -9` of the agent takes its ranks along.
 // Threads: open(), run() and the end from one thread, which lives as long as its ranks should; when
 // signals are heard, before other threads exist. stop() from any thread.
 #pragma once
@@ -25,6 +25,7 @@ struct AgentOptions {
   std::string coordinator;  // tcp://ADDRESS:PORT
   std::string build_id;
   std::string mpirun, train_program, swax_program;  // paths
+  int64_t log_bytes_max = kLogBytesMax;             // of one rank and attempt
   PrepareData prepare;
   bool hear_signals = true;  // false: the process has others who hear them; stop() ends run()
 };

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <map>
 
 #include "proto/base/files.h"
 #include "proto/base/hash.h"
@@ -19,7 +20,17 @@ namespace {
 
 constexpr int64_t kNoteBytesMax = 4096;
 constexpr size_t kTailBytes = 400;
+constexpr uint64_t kLogsKept = 100;  // attempts of a job
+constexpr std::string_view kFailurePrefix = "failure-rank-";
 constexpr std::string_view kSessionPrefix = "/tmp/swax-";
+
+// A line of a program of ours says why; mpirun writes a page of guesses behind it.
+std::string_view own_line(std::string_view text) {
+  for (const std::string_view line : split(text, '\n'))
+    for (const std::string_view program : {"swax launch-proxy: ", "swax-train: "})
+      if (line.starts_with(program)) return line.substr(0, kTailBytes);
+  return {};
+}
 
 bool is_folder_name(const std::string& name) {
   return !name.empty() && name.front() != '.' && name.size() <= 64 &&
@@ -72,6 +83,7 @@ Status make_attempt_folders(const std::string& store, const pb::StartAttempt& st
 Status write_attempt_spec(const std::string& store, const pb::StartAttempt& start) {
   const AttemptPaths paths(store, start.job(), start.epoch());
   SWAX_TRY(remove_older(parent_path(paths.attempt), start.epoch()));
+  if (start.epoch() > kLogsKept) SWAX_TRY(remove_older(paths.logs, start.epoch() - kLogsKept));
   return write_atomic(paths.spec, start.spec().SerializeAsString());
 }
 
@@ -129,13 +141,42 @@ Result<std::vector<MpirunHost>> gang_hosts(const pb::StartAttempt& start) {
 }
 
 std::string tail_of(const std::string& log) {
+  constexpr off_t kReadBytes = 16 * 1024;
   const Fd fd(::open(log.c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd.valid()) return "";
   const off_t size = ::lseek(fd.get(), 0, SEEK_END);
-  char buffer[kTailBytes];
+  char buffer[kReadBytes];
   const ssize_t got =
-      ::pread(fd.get(), buffer, sizeof buffer, std::max<off_t>(0, size - off_t{kTailBytes}));
-  return got > 0 ? std::string(buffer, static_cast<size_t>(got)) : "";
+      ::pread(fd.get(), buffer, sizeof buffer, std::max<off_t>(0, size - kReadBytes));
+  if (got <= 0) return "";
+  const std::string_view text(buffer, static_cast<size_t>(got));
+  const std::string_view own = own_line(text);
+  return std::string(
+      own.empty() ? text.substr(text.size() - std::min<size_t>(text.size(), kTailBytes)) : own);
+}
+
+std::vector<agent::RankFailure> read_failures(const std::string& attempt) {
+  std::map<std::pair<int64_t, uint32_t>, agent::RankFailure> sorted;  // by time, then rank
+  const Result<std::vector<std::string>> names = list_dir(attempt);
+  if (!names.ok()) return {};
+  for (const std::string& name : *names) {
+    if (!name.starts_with(kFailurePrefix)) continue;
+    agent::RankFailure failure;
+    const auto end = std::from_chars(name.data() + kFailurePrefix.size(), name.data() + name.size(),
+                                     failure.rank);
+    struct stat info {};
+    const std::string path = join_path(attempt, name);
+    const Result<std::string> text = read_file(path, kNoteBytesMax);
+    if (end.ec != std::errc{} || end.ptr != name.data() + name.size() || !text.ok() ||
+        ::stat(path.c_str(), &info) != 0)
+      continue;
+    failure.text = printable(text->substr(0, text->find('\n')), kTailBytes);
+    const int64_t ns = int64_t{info.st_mtim.tv_sec} * 1'000'000'000 + info.st_mtim.tv_nsec;
+    sorted[{ns, failure.rank}] = std::move(failure);
+  }
+  std::vector<agent::RankFailure> failures;
+  for (auto& [key, failure] : sorted) failures.push_back(std::move(failure));
+  return failures;
 }
 
 }  // namespace swax

@@ -9,6 +9,7 @@
 
 #include "proto/base/status.h"
 #include "proto/control.pb.h"
+#include "worker/agent/core/types.h"
 #include "worker/agent/mpirun.h"
 
 namespace swax {
@@ -37,6 +38,11 @@ Status sweep_sessions(const std::string& notes);  // every one that a note names
 // ranks of a node do not follow each other, or the first is not the lead's.
 Result<std::vector<MpirunHost>> gang_hosts(const pb::StartAttempt& start);
 
-std::string tail_of(const std::string& log);  // its last lines; empty: none
+// What the launcher's log says last: the first line of a program of ours in its last 16 KiB, else
+// its end. Empty: nothing.
+std::string tail_of(const std::string& log);
+
+// What failing ranks left in the attempt's folder (failure-rank-R), the oldest first.
+std::vector<agent::RankFailure> read_failures(const std::string& attempt);
 
 }  // namespace swax

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <tuple>
 
 #include "proto/base/failpoint.h"
 #include "proto/base/files.h"
@@ -21,8 +22,12 @@ namespace swax {
 namespace {
 
 constexpr int64_t kSweepMs = 30'000;
-constexpr int64_t kReapMs = 1'000;       // mpirun ends by itself after an orderly end
+constexpr int64_t kStrangersMs =
+    10'000;                         // tens of gigabytes take a process some seconds to give back
+constexpr int64_t kReapMs = 1'000;  // mpirun ends by itself after an orderly end
 constexpr int64_t kReapGangMs = 10'000;  // ... when ranks of other nodes may still be leaving
+constexpr int64_t kLaunchLookMs = 50;
+constexpr int64_t kLogLookMs = 1'000;  // a log outgrows its limit by what is written meanwhile
 constexpr int64_t kNonceBytesMax = 1024;
 constexpr int kRefused = 255, kLeft = 99;
 
@@ -61,7 +66,8 @@ std::string AttemptRunner::note_path(const Key& key) const {
 }
 
 Status AttemptRunner::sweep_leftovers() {
-  SWAX_ASSIGN(const int killed, sweep_processes({.job = "", .state = options_.state}, kSweepMs));
+  SWAX_ASSIGN(const int killed,
+              sweep_processes({.job = "", .state = options_.state}, kSweepMs, kStrangersMs));
   if (killed > 0) log_info("agent", "ended processes of an earlier start", {{"processes", killed}});
   return sweep_sessions(options_.attempts_folder);
 }
@@ -73,6 +79,12 @@ void AttemptRunner::prepare(const pb::StartAttempt& start, const std::string& st
       std::count_if(start.ranks().begin(), start.ranks().end(),
                     [this](const pb::RankPlace& p) { return p.node() == options_.node; }));
   running.alone = running.ranks_here == static_cast<size_t>(start.ranks_size());
+  const AttemptPaths log_paths(store, key.first, key.second);
+  for (const pb::RankPlace& place : start.ranks())
+    if (place.node() == options_.node)
+      running.logs[place.rank()] = join_path(parent_path(log_paths.mpirun_log),
+                                             "rank-" + to_text(uint64_t{place.rank()}) + ".log");
+  if (start.lead() == options_.node) running.logs[-1] = log_paths.mpirun_log;
   start_task([this, key, start, store] {
     agent::Prepared prepared;
     prepared.job = key.first;
@@ -225,28 +237,33 @@ void AttemptRunner::kill(const std::string& job, uint64_t epoch) {
   auto children = std::make_shared<std::vector<Child>>();
   if (running.mpirun) children->push_back(std::move(*running.mpirun));
   running.mpirun.reset();
+  running.launch = LaunchWatch();
   for (Remote& remote : running.remotes) children->push_back(std::move(remote.child));
   running.remotes.clear();
   // mpirun ends its daemons itself once all ranks have left, and takes a lost one for a failure.
   const bool all_left = running.ranks_closed == running.ranks_here && !running.disorder;
   const int64_t patience_ms = all_left && !running.alone ? kReapGangMs : 0;
   start_task([this, key, children, patience_ms, session = running.session, killed = running.killed,
-              attempt = running.attempt_folder] {
+              attempt = running.attempt_folder, logs = running.logs] {
     for (Child& child : *children) {
       pollfd end{.fd = child.process().get(), .events = POLLIN, .revents = 0};
       if (patience_ms > 0) ::poll(&end, 1, static_cast<int>(patience_ms));
       child.end();
     }
+    // The sessions' processes have ended, whether they still showed their mark or not.
     const JobMark mark{.job = key.first, .state = options_.state};
-    const Result<int> swept = sweep_processes(mark, kSweepMs);
+    const Result<int> swept = sweep_processes(mark, kSweepMs, 0);
     killed->store(true);
     if (!swept.ok())
       return log_warn("agent", "processes do not die", {{"reason", swept.status().message()}});
+    for (const auto& [rank, path] : logs) shorten_log(key, rank, path);  // nobody writes any more
+    agent::Swept done{.job = key.first, .epoch = key.second};
+    if (!attempt.empty()) done.failures = read_failures(attempt);
     Status removed = remove_session(session, note_path(key));
     if (removed.ok() && !attempt.empty()) removed = remove_tree(attempt);
     if (!removed.ok())
       log_warn("agent", "attempt folder is not removed", {{"reason", removed.message()}});
-    events_.push(agent::Swept{.job = key.first, .epoch = key.second});
+    events_.push(std::move(done));
   });
 }
 
@@ -254,6 +271,13 @@ void AttemptRunner::forget(const std::string& job, uint64_t epoch) {
   running_.erase({job, epoch});
   const std::scoped_lock lock(data_mutex_);
   data_.erase({job, epoch});
+}
+
+void AttemptRunner::rank_came(const agent::RankSaid& hello) {
+  const auto it = running_.find({hello.job, hello.epoch});
+  if (it == running_.end()) return;
+  it->second.launch.came(hello.rank);
+  it->second.ranks_came.insert(hello.rank);
 }
 
 void AttemptRunner::rank_closed(const agent::RankClosed& closed, int64_t now_ms) {
@@ -274,7 +298,47 @@ void AttemptRunner::add_poll(std::vector<pollfd>* fds) const {
       fds->push_back({.fd = running.mpirun->process().get(), .events = POLLIN, .revents = 0});
     for (const Remote& remote : running.remotes)
       fds->push_back({.fd = remote.child.process().get(), .events = POLLIN, .revents = 0});
+    running.launch.add_poll(fds);
   }
+}
+
+void AttemptRunner::watch_launch(const Key& key, Running* running, int64_t now_ms) {
+  if (running->ranks_came.size() >= running->ranks_here) return;
+  if (now_ms - running->launch_ms >= kLaunchLookMs) {
+    running->launch_ms = now_ms;
+    if (running->mpirun) running->launch.look(running->mpirun->id().pid);
+    for (const Remote& remote : running->remotes) running->launch.look(remote.child.id().pid);
+  }
+  for (const LaunchWatch::Dead& dead : running->launch.take_dead()) {
+    agent::RankClosed closed{.job = key.first, .epoch = key.second, .rank = dead.rank};
+    if (dead.status && WIFEXITED(*dead.status)) closed.exit_code = WEXITSTATUS(*dead.status);
+    if (dead.status && WIFSIGNALED(*dead.status)) closed.signal = WTERMSIG(*dead.status);
+    events_.push(std::move(closed));
+  }
+}
+
+void AttemptRunner::shorten_log(const Key& key, int64_t rank, const std::string& path) {
+  const Result<int64_t> dropped = limit_log(path, options_.log_bytes_max);
+  if (!dropped.ok())
+    log_warn("agent", "log is not kept short", {{"reason", dropped.status().message()}});
+  if (!dropped.ok() || *dropped == 0) return;
+  events_.push(
+      agent::LogCut{.job = key.first, .epoch = key.second, .rank = rank, .dropped = *dropped});
+}
+
+// The store may be slow: one look at a time, beside the main loop.
+void AttemptRunner::limit_logs(int64_t now_ms) {
+  if (now_ms - logs_ms_ < kLogLookMs || (logs_done_ && !logs_done_->load())) return;
+  logs_ms_ = now_ms;
+  std::vector<std::tuple<Key, int64_t, std::string>> logs;
+  for (const auto& [key, running] : running_)
+    for (const auto& [rank, path] : running.logs) logs.emplace_back(key, rank, path);
+  if (logs.empty()) return;
+  logs_done_ = std::make_shared<std::atomic<bool>>(false);
+  start_task([this, logs = std::move(logs), done = logs_done_] {
+    for (const auto& [key, rank, path] : logs) shorten_log(key, rank, path);
+    done->store(true);
+  });
 }
 
 void AttemptRunner::launcher_ended(const Key& key, Running* running, int status) {
@@ -302,7 +366,9 @@ void AttemptRunner::remotes_ended(const Key& key, Running* running) {
 }
 
 void AttemptRunner::look(int64_t now_ms) {
+  limit_logs(now_ms);
   for (auto& [key, running] : running_) {
+    watch_launch(key, &running, now_ms);
     remotes_ended(key, &running);
     if (!running.mpirun) continue;
     if (running.mpirun->ended()) {

@@ -17,6 +17,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -27,6 +28,8 @@
 #include "worker/agent/child.h"
 #include "worker/agent/core/types.h"
 #include "worker/agent/event_queue.h"
+#include "worker/agent/launch_watch.h"
+#include "worker/agent/log_limit.h"
 
 namespace swax {
 
@@ -44,6 +47,7 @@ struct RunnerOptions {
   std::string socket_folder;    // SWAX_AGENT_DIR
   std::string mpirun, train_program, swax_program;
   bool loopback = false;  // all nodes are this machine
+  int64_t log_bytes_max = kLogBytesMax;
   PrepareData prepare;
 };
 
@@ -60,12 +64,13 @@ class AttemptRunner {
   void kill(const std::string& job, uint64_t epoch);
   void forget(const std::string& job, uint64_t epoch);  // after Swept
   void read_nonce(const agent::ReadNonce& command);
+  void rank_came(const agent::RankSaid& hello);
   // A rank of this node has ended; when it was the last one, mpirun is not waited for long: after
   // an exit code other than 0 it would sleep for its kill timeout.
   void rank_closed(const agent::RankClosed& closed, int64_t now_ms);
 
   void add_poll(std::vector<pollfd>* fds) const;
-  void look(int64_t now_ms);  // ends of children
+  void look(int64_t now_ms);  // ends of children and of ranks that nobody else sees; logs
 
  private:
   using Key = std::pair<std::string, uint64_t>;
@@ -79,9 +84,13 @@ class AttemptRunner {
     std::list<Remote> remotes;
     std::string mpirun_log, session, attempt_folder;
     size_t ranks_here = 0, ranks_closed = 0;
-    bool alone = true;      // all ranks are on this node
-    int code = 0;           // first exit code of a rank that is not 0
-    bool disorder = false;  // a rank was killed or failed
+    std::set<uint32_t> ranks_came;
+    LaunchWatch launch;
+    int64_t launch_ms = 0;                // newest look
+    std::map<int64_t, std::string> logs;  // of ranks here by rank; -1: of mpirun
+    bool alone = true;                    // all ranks are on this node
+    int code = 0;                         // first exit code of a rank that is not 0
+    bool disorder = false;                // a rank was killed or failed
     std::optional<int64_t> reap_ms;
     std::shared_ptr<std::atomic<bool>> killed;  // false: the kill is at work
   };
@@ -97,6 +106,9 @@ class AttemptRunner {
   std::vector<std::string> environment(const Key& key) const;
   void launcher_ended(const Key& key, Running* running, int status);
   void remotes_ended(const Key& key, Running* running);
+  void watch_launch(const Key& key, Running* running, int64_t now_ms);
+  void limit_logs(int64_t now_ms);
+  void shorten_log(const Key& key, int64_t rank, const std::string& path);  // from any thread
 
   const RunnerOptions options_;
   EventQueue& events_;
@@ -104,6 +116,8 @@ class AttemptRunner {
   std::mutex data_mutex_;
   std::map<Key, std::vector<std::string>> data_;  // folders, from prepare() to launch()
   std::vector<Task> tasks_;
+  int64_t logs_ms_ = 0;                           // newest look at the logs
+  std::shared_ptr<std::atomic<bool>> logs_done_;  // false: it is going on
 };
 
 }  // namespace swax

@@ -30,8 +30,7 @@ std::set<pid_t> self_and_ancestors() {
   return family;
 }
 
-// A process that is ending has given its environment back but may still hold files open. Those of
-// our names are waited for: whose they are can no longer be told, and they are gone within moments.
+// A process that is ending has given its environment back but may still hold files open.
 bool ending_rank(const ProcessStat& p) {
   if (p.kernel_thread || p.state == 'Z') return false;
   return (p.name == "swax-train" || p.name == "mpirun") &&
@@ -50,9 +49,10 @@ std::vector<ProcessStat> marked_processes(const JobMark& mark) {
   return marked;
 }
 
-Result<int> sweep_processes(const JobMark& mark, int64_t limit_ms) {
+Result<int> sweep_processes(const JobMark& mark, int64_t limit_ms, int64_t strangers_ms) {
   SystemClock clock;
-  const int64_t end_ms = clock.monotonic_ms() + limit_ms;
+  const int64_t begin_ms = clock.monotonic_ms();
+  const int64_t end_ms = begin_ms + limit_ms, strangers_end_ms = begin_ms + strangers_ms;
   std::map<ProcessId, Fd> seen;  // descriptors show the real end, with every file closed
   for (;;) {
     std::string left;
@@ -62,8 +62,9 @@ Result<int> sweep_processes(const JobMark& mark, int64_t limit_ms) {
       if (process.valid()) signal_process(process, SIGKILL);
       left += " " + p.name + "(" + to_text(p.id.pid) + ")";
     }
-    for (const ProcessStat& p : list_processes()) {
-      if (ending_rank(p)) left += " " + p.name;
+    if (clock.monotonic_ms() < strangers_end_ms) {
+      for (const ProcessStat& p : list_processes())
+        if (ending_rank(p)) left += " " + p.name;
     }
     for (const auto& [id, process] : seen) {
       if (process.valid() && !process_ended(process)) left += " " + to_text(id.pid);

@@ -21,7 +21,9 @@ struct JobMark {
 std::vector<ProcessStat> marked_processes(const JobMark& mark);
 
 // Kills them with SIGKILL and waits until they have ended, files closed. How many there were.
-// kDeadlineExceeded names what is left after limit_ms.
-Result<int> sweep_processes(const JobMark& mark, int64_t limit_ms);
+// kDeadlineExceeded names what is left after limit_ms. A process that is ending shows no mark any
+// more: those of our names are waited for as well, but for strangers_ms only, as they may be
+// another worker's.
+Result<int> sweep_processes(const JobMark& mark, int64_t limit_ms, int64_t strangers_ms);
 
 }  // namespace swax

@@ -1,0 +1,81 @@
+// Goal: the end of a rank that has not said hello is seen at its process. Method: a shell stands
+// for mpirun, sleepers under the rank's name for its ranks.
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <filesystem>
+#include <functional>
+
+#include "proto/base/clock.h"
+#include "tests/proto/scratch_dir.h"
+#include "worker/agent/child.h"
+#include "worker/agent/launch_watch.h"
+
+namespace swax {
+namespace {
+
+bool wait_until(const std::function<bool()>& condition) {
+  SystemClock clock;
+  const int64_t end_ms = clock.monotonic_ms() + 20000;
+  while (!condition()) {
+    if (clock.monotonic_ms() > end_ms) return false;
+    ::poll(nullptr, 0, 10);
+  }
+  return true;
+}
+
+TEST(LaunchWatch, TellsEachEndOfARankThatNeverCame) {
+  const ScratchDir dir;
+  const std::string rank = dir / "swax-train";
+  std::filesystem::copy_file("/bin/sleep", rank);
+  // The last one is no rank: it has no number.
+  const std::string script = "for r in 0 1 2; do OMPI_COMM_WORLD_RANK=$r " + rank +
+                             " 1000 & done; " + rank + " 1000 & wait; sleep 1000";
+  auto launcher = Child::start({.arguments = {"/bin/sh", "-c", script},
+                                .environment = {"PATH=/usr/bin:/bin"},
+                                .output_path = dir / "out",
+                                .working_folder = "/"});
+  ASSERT_TRUE(launcher.ok()) << launcher.status().to_string();
+  const pid_t pid = launcher->id().pid;
+  LaunchWatch watch;
+  const auto watched = [&watch] {
+    std::vector<pollfd> fds;
+    watch.add_poll(&fds);
+    return fds.size();
+  };
+  ASSERT_TRUE(wait_until([&] {
+    watch.look(pid);
+    return watched() == 3;
+  }));
+  EXPECT_TRUE(watch.take_dead().empty());
+  watch.came(2);
+  EXPECT_EQ(watched(), 2U);
+  std::map<std::string, pid_t> pids;
+  for (const ProcessStat& child : child_processes(pid)) {
+    const std::string environment = process_environment(child.id.pid).value_or("");
+    const auto number = environment_value(environment, "OMPI_COMM_WORLD_RANK");
+    pids[std::string(number.value_or("none"))] = child.id.pid;
+  }
+  ASSERT_EQ(pids.size(), 4U);
+  ::kill(pids["1"], SIGKILL);
+  ::kill(pids["2"], SIGKILL);  // its socket tells
+  std::vector<LaunchWatch::Dead> dead;
+  ASSERT_TRUE(wait_until([&] {
+    watch.look(pid);
+    for (LaunchWatch::Dead& one : watch.take_dead()) dead.push_back(one);
+    return !dead.empty();
+  }));
+  EXPECT_EQ(dead.size(), 1U);
+  EXPECT_EQ(dead[0].rank, 1U);
+  if (dead[0].status) {
+    EXPECT_EQ(WTERMSIG(*dead[0].status), SIGKILL);
+  }
+  EXPECT_EQ(watched(), 1U);
+  watch.look(pid);
+  EXPECT_TRUE(watch.take_dead().empty()) << "once";
+}
+
+}  // namespace
+}  // namespace swax

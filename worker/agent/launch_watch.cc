@@ -1,0 +1,49 @@
+#include "worker/agent/launch_watch.h"
+
+#include <charconv>
+
+namespace swax {
+namespace {
+
+std::optional<uint32_t> rank_of(pid_t pid) {
+  const std::string environment = process_environment(pid).value_or("");
+  const auto text = environment_value(environment, "OMPI_COMM_WORLD_RANK");
+  if (!text) return std::nullopt;
+  uint32_t rank = 0;
+  const auto end = std::from_chars(text->data(), text->data() + text->size(), rank);
+  if (end.ec != std::errc{} || end.ptr != text->data() + text->size()) return std::nullopt;
+  return rank;
+}
+
+}  // namespace
+
+void LaunchWatch::look(pid_t launcher) {
+  for (const ProcessStat& child : child_processes(launcher)) {
+    if (child.name != "swax-train") continue;  // not yet; or a launch proxy
+    const auto rank = rank_of(child.id.pid);
+    if (!rank || known_.contains(*rank) || ranks_.contains(*rank)) continue;
+    Fd process = open_process(child.id);
+    if (process.valid()) ranks_[*rank] = {.id = child.id, .process = std::move(process)};
+  }
+}
+
+void LaunchWatch::came(uint32_t rank) {
+  known_.insert(rank);
+  ranks_.erase(rank);
+}
+
+std::vector<LaunchWatch::Dead> LaunchWatch::take_dead() {
+  std::vector<Dead> dead;
+  for (const auto& [rank, seen] : ranks_)
+    if (process_ended(seen.process))
+      dead.push_back({.rank = rank, .status = ended_status(seen.process, seen.id)});
+  for (const Dead& rank : dead) came(rank.rank);
+  return dead;
+}
+
+void LaunchWatch::add_poll(std::vector<pollfd>* fds) const {
+  for (const auto& [rank, seen] : ranks_)
+    fds->push_back({.fd = seen.process.get(), .events = POLLIN, .revents = 0});
+}
+
+}  // namespace swax

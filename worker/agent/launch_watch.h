@@ -1,0 +1,39 @@
+// The ranks that mpirun or its daemon has started and that have not said hello yet. The end of such
+// a rank shows nowhere but at its process, and mpirun, which sees it, first waits for the others to
+// leave: until its kill timeout of 30 s, as ranks in MPI_Init do not hear it.
+// Threads: one.
+#pragma once
+
+#include <poll.h>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "worker/agent/process.h"
+
+namespace swax {
+
+class LaunchWatch {
+ public:
+  struct Dead {
+    uint32_t rank = 0;
+    std::optional<int> status;  // as of wait(2); none: unknown
+  };
+  void look(pid_t launcher);      // finds ranks among its children, as mpirun numbers them
+  void came(uint32_t rank);       // it has said hello: its socket tells its end
+  std::vector<Dead> take_dead();  // each once
+  void add_poll(std::vector<pollfd>* fds) const;
+
+ private:
+  struct Rank {
+    ProcessId id;
+    Fd process;
+  };
+  std::map<uint32_t, Rank> ranks_;
+  std::set<uint32_t> known_;  // came or dead
+};
+
+}  // namespace swax
