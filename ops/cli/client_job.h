@@ -24,8 +24,7 @@ std::string text_row(const std::string& name, const std::string& value);
 // What happens, why, and what to do. `last`: its newest event, or null.
 std::string job_text(const pb::JobStatus& job, const pb::EventRecord* last);
 // The keys of `swax run`'s object (run_result.h; state_dir is null: the state is the service's),
-// then message, epoch, phase, window, priority, submitted_at, ranks, numeric_id, events,
-// store_path.
+// then message, phase, window, priority, submitted_at, ranks, numeric_id, events, store_path.
 Json job_json(const pb::JobStatus& job);
 
 // At most 80 columns.

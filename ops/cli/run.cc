@@ -38,6 +38,14 @@ int fail_open(const Status& status) {
   return fail(status);
 }
 
+// Going on would need what cannot be read; starting anew would throw away what can.
+Status held(const StateDir& state, const std::string& why) {
+  return failed_precondition("the run in " + state.root() + " is held: " + one_line(why, 1000) +
+                             "; its checkpoints are untouched: restore " +
+                             state.coordinator_folder() +
+                             " from a backup, or give another --state");
+}
+
 Result<Opened> open_state(const std::string& folder) {
   SWAX_TRY(make_dirs(folder));
   const std::unique_ptr<char, decltype(&::free)> real(::realpath(folder.c_str(), nullptr), &::free);
@@ -51,9 +59,14 @@ Result<Opened> open_state(const std::string& folder) {
                                "; `swax status --state " + opened.state.root() + "` shows it");
   }
   opened.lock = std::move(lock).value();
-  // What cannot be read the coordinator says when it starts.
+  // RocksDB writes CURRENT last: without it, or without a job, an earlier start was killed early.
+  if (!path_exists(join_path(opened.state.db_folder(), "CURRENT"))) return opened;
   Result<RunView> view = load_run_view(opened.state);
-  if (view.ok()) opened.recorded = std::move(view->run);
+  if (view.status().code() == Code::kNotFound) return opened;
+  if (view.status().code() == Code::kDataLoss) return held(opened.state, view.status().message());
+  if (!view.ok()) return view.status();
+  if (!view->held.empty()) return held(opened.state, view->held);
+  opened.recorded = std::move(view->run);
   return opened;
 }
 

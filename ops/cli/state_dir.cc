@@ -119,12 +119,15 @@ Result<RunView> read_run_view(const StateDir& state) {
       events.push_back(coord::history_event(record));
       return true;
     });
-    if (!read.ok()) return read.with_context(state.db_folder());
-    const coord::Job& job = durable.jobs.at(name);
-    if (first && job.order > *first) continue;
-    first = job.order;
-    view.run = info_of(job, view.active);
+    const std::string held = read.ok() ? "" : "job " + name + ": " + read.message();
+    const auto job = durable.jobs.find(name);
+    if (job == durable.jobs.end()) return data_loss(held).with_context(state.db_folder());
+    if (first && job->second.order > *first) continue;
+    first = job->second.order;
+    view.run = info_of(job->second, view.active);
     view.events = std::move(events);
+    view.held = held;
+    if (!held.empty()) view.run.state = coord::job_state_name(coord::JobState::kHeld);
   }
   if (!first) return not_found("no run in " + state.root());
   return view;

@@ -60,7 +60,7 @@ struct RunInfo {
   pb::JobSpec spec;  // resolved
   std::string numeric_id, spec_hash;
   // RUNNING | STOPPED (not ended, nobody works on it; typed again it goes on) | SUCCEEDED | FAILED
-  // | CANCELLED.
+  // | CANCELLED | HELD (a record cannot be read; the rest is what those before it say).
   std::string state;
   std::string reason;          // of an end, or why the next attempt waits
   uint64_t epoch = 0;          // newest attempt
@@ -75,8 +75,9 @@ struct RunView {
   RunInfo run;
   std::vector<pb::EventRecord> events;  // in order
   bool active = false;                  // a `swax run` works on it
+  std::string held;                     // HELD: which record cannot be read, and why
 };
-// kNotFound: no run; kDataLoss: damaged bytes, named.
+// kNotFound: no run; kDataLoss: not even the first record can be read, which is named.
 Result<RunView> load_run_view(const StateDir& state);
 
 // Attempts that left a record log, rising.

@@ -1,5 +1,6 @@
 #include "ops/cli/state_open.h"
 
+#include "ops/cli/output.h"
 #include "proto/base/text.h"
 
 namespace swax {
@@ -9,9 +10,10 @@ Result<OpenRun> open_run(const std::string& folder) {
   SWAX_ASSIGN(run.state, open_state_dir(folder));
   Result<RunView> view = load_run_view(run.state);
   if (!view.ok())
-    return not_found("no run can be read in " + printable(folder, 200) + ": " +
-                     view.status().message());
+    return view.status().with_context("no run can be read in " + printable(folder, 200));
   run.view = std::move(view).value();
+  if (!run.view.held.empty())
+    print_message("the run in " + printable(folder, 200) + " is held: " + one_line(run.view.held));
   return run;
 }
 

@@ -13,8 +13,8 @@ struct OpenRun {
   RunView view;
 };
 
-// kNotFound whatever the reason: no folder, no run in it, or bytes that are no run. Works beside a
-// `swax run` that holds the folder.
+// kNotFound: no folder, or no run in it; kDataLoss: bytes that are no run. Of a run that is held it
+// says on stderr which record cannot be read. Works beside a `swax run` that holds the folder.
 Result<OpenRun> open_run(const std::string& folder);
 
 }  // namespace swax

@@ -14,6 +14,9 @@ std::string next_action(const RunReport& report) {
   const std::string& state = report.view.run.state;
   if (state == "RUNNING") return "nothing; Ctrl-C where it was started saves and stops it";
   if (state == "SUCCEEDED") return "swax generate --state " + report.root;
+  if (state == "HELD")
+    return "restore " + StateDir(report.root).coordinator_folder() +
+           " from a backup; its checkpoints are untouched: swax generate --state " + report.root;
   if (state == "FAILED")
     return "read the reason and " +
            StateDir(report.root).logs_folder(run.spec.job().name(), run.epoch) +
@@ -26,7 +29,7 @@ std::string next_action(const RunReport& report) {
 }
 
 void take_history(StepHistory history, RunReport* report) {
-  report->problems = std::move(history.problems);
+  for (std::string& problem : history.problems) report->problems.push_back(std::move(problem));
   if (!history.validations.empty()) report->last_validation = history.validations.back();
   if (history.steps.empty()) return;
   report->last_step = history.steps.back();
@@ -59,7 +62,7 @@ std::string line(std::string name, const std::string& value) {
 
 std::string state_text(const RunReport& report) {
   const std::string& state = report.view.run.state;
-  const bool bad = state == "FAILED" || state == "CANCELLED";
+  const bool bad = state == "FAILED" || state == "CANCELLED" || state == "HELD";
   std::string text = coloured(state, bad ? Colour::kBad : Colour::kGood);
   const std::string& reason = report.view.run.reason;
   if (!reason.empty()) text += ": " + one_line(reason);
@@ -121,6 +124,7 @@ Result<RunReport> make_run_report(const std::string& state_folder) {
   const StateDir& state = run.state;
   report.root = state_folder;
   report.view = std::move(run.view);
+  if (!report.view.held.empty()) report.problems.push_back(report.view.held);
   Result<StepHistory> history = load_step_history(state, report.view.run.spec.job().name());
   if (history.ok()) {
     take_history(std::move(history).value(), &report);

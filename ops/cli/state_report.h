@@ -25,7 +25,7 @@ struct RunReport {
   std::string next;                                // what to do
 };
 
-// kNotFound: no run that can be read stands there.
+// Fails as open_run.
 Result<RunReport> make_run_report(const std::string& state_folder);
 
 std::string run_text(const RunReport& report, int64_t now_ms);

@@ -49,7 +49,7 @@ VerbSpec coordinator_verb() {
           .details =
               "Prints `listening ADDRESS` and serves clients and workers on one port until a "
               "signal ends it; running jobs go on without it and are found again at its "
-              "next start. A second coordinator on the same state is refused (exit 4).",
+              "next start. A second coordinator on the same state or store is refused (exit 4).",
           .words = {},
           .options = {{.name = "--state",
                        .value = "DIR",

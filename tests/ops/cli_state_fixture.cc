@@ -169,6 +169,14 @@ Status add_records(const StateDir& state, std::vector<pb::JobRecord> records) {
   return journal->commit();
 }
 
+void damage_record(const StateDir& state, uint64_t number) {
+  auto db = open_rocks_kv(state.db_folder(), KvMode::kOpen);
+  SWAX_CHECK(db.ok());
+  std::string key = "rec/micro/" + std::string(8, '\0');
+  key.back() = static_cast<char>(number);
+  SWAX_CHECK((*db)->write({{.key = key, .value = "\xff\xff"}}, true).ok());
+}
+
 Status make_state(const std::string& folder, const StateOptions& options) {
   SWAX_TRY(make_dirs(folder));
   const StateDir state(folder);

@@ -38,6 +38,8 @@ float state_value(const StateOptions& options, int tensor, int64_t element, int6
 pb::JobSpec state_spec(const StateOptions& options);
 // Appends records of the job; their numbers, job and time are filled in. Nobody may have it open.
 Status add_records(const StateDir& state, std::vector<pb::JobRecord> records);
+// Makes the job's record of that number unreadable.
+void damage_record(const StateDir& state, uint64_t number);
 // Writes the whole folder; it must not exist.
 Status make_state(const std::string& folder, const StateOptions& options);
 

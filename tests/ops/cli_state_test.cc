@@ -115,7 +115,46 @@ TEST(RunView, IsCompletedFromTheStepsOfARunWithoutAnEnd) {
   EXPECT_EQ(run.digest, "");
 }
 
-TEST(Status, WhatIsNoRunIsExitCode3) {
+// Record 3 of 4 is damaged; what stood before it is told, and which one it is.
+TEST(Status, ADamagedRecordHoldsTheRunAndIsNamed) {
+  const ScratchDir dir;
+  ASSERT_TRUE(test::make_state(dir / "run", {}).ok());
+  test::damage_record(StateDir(dir / "run"), 3);
+  const Finished status = run_swax(dir.path(), {"status", "--state", "run"});
+  EXPECT_EQ(status.exit_code, 0) << status.err;
+  EXPECT_THAT(status.out, HasSubstr("HELD"));
+  EXPECT_THAT(status.out, HasSubstr("job micro: record 3 cannot be read"));
+  EXPECT_THAT(status.out, HasSubstr("from a backup"));
+  EXPECT_THAT(status.err, HasSubstr("job micro: record 3 cannot be read"));
+  const Finished json = run_swax(dir.path(), {"status", "--state", "run", "-o", "json"});
+  EXPECT_THAT(json.out, HasSubstr("\"state\": \"HELD\""));
+  const Finished events = run_swax(dir.path(), {"events", "--state", "run"});
+  EXPECT_EQ(events.exit_code, 0);
+  EXPECT_THAT(events.out, HasSubstr("attempt_started"));
+  EXPECT_THAT(events.out, Not(HasSubstr("attempt_ended")));
+  EXPECT_THAT(events.err, HasSubstr("record 3 cannot be read"));
+  const std::string spec = std::string(SWAX_SOURCE_DIR) + "/jobs/micro.toml";
+  const Finished run = run_swax(dir.path(), {"run", spec, "--state", "run"});
+  EXPECT_EQ(run.exit_code, 4);
+  EXPECT_THAT(run.err, HasSubstr("job micro: record 3 cannot be read"));
+  EXPECT_EQ(run.out, "");
+}
+
+TEST(Status, ADamagedFirstRecordLeavesNothingToTell) {
+  const ScratchDir dir;
+  ASSERT_TRUE(test::make_state(dir / "run", {}).ok());
+  test::damage_record(StateDir(dir / "run"), 1);
+  const std::string spec = std::string(SWAX_SOURCE_DIR) + "/jobs/micro.toml";
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"status", "--state", "run"}, {"run", spec, "--state", "run"}}) {
+    const Finished finished = run_swax(dir.path(), words);
+    EXPECT_EQ(finished.exit_code, 4) << finished.err;
+    EXPECT_EQ(finished.out, "");
+    EXPECT_THAT(finished.err, HasSubstr("job micro: record 1 cannot be read"));
+  }
+}
+
+TEST(Status, WhatIsNoRunIsExitCode3AndDamage4) {
   const ScratchDir dir;
   ASSERT_TRUE(make_dirs(dir / "empty").ok());
   ASSERT_TRUE(make_dirs(dir / "garbage/coordinator/kv").ok());
@@ -127,7 +166,8 @@ TEST(Status, WhatIsNoRunIsExitCode3) {
   for (const char* folder : {"missing", "empty", "garbage", "other"}) {
     for (const char* verb : {"status", "events"}) {
       const Finished finished = run_swax(dir.path(), {verb, "--state", folder});
-      EXPECT_EQ(finished.exit_code, 3) << verb << " " << folder << ": " << finished.err;
+      EXPECT_EQ(finished.exit_code, std::string(folder) == "garbage" ? 4 : 3)
+          << verb << " " << folder << ": " << finished.err;
       EXPECT_EQ(finished.out, "");
       EXPECT_THAT(finished.err, HasSubstr(folder));
     }
