@@ -46,9 +46,14 @@ TEST(LaunchWatch, TellsEachEndOfARankThatNeverCame) {
     return fds.size();
   };
   ASSERT_TRUE(wait_until([&] {
-    watch.look(pid);
+    watch.look(pid, 1000);
     return watched() == 3;
   }));
+  watch.look(pid, 2000);
+  const std::set<uint32_t> expected = {0, 1, 7};
+  EXPECT_FALSE(watch.lost(expected, 5900));
+  EXPECT_EQ(watch.lost(expected, 6100).value_or(0), 7U) << "it was gone before anybody looked";
+  EXPECT_FALSE(watch.lost({0, 1, 2}, 60000));
   EXPECT_TRUE(watch.take_dead().empty());
   watch.came(2);
   EXPECT_EQ(watched(), 2U);
@@ -63,7 +68,7 @@ TEST(LaunchWatch, TellsEachEndOfARankThatNeverCame) {
   ::kill(pids["2"], SIGKILL);  // its socket tells
   std::vector<LaunchWatch::Dead> dead;
   ASSERT_TRUE(wait_until([&] {
-    watch.look(pid);
+    watch.look(pid, 2000);
     for (LaunchWatch::Dead& one : watch.take_dead()) dead.push_back(one);
     return !dead.empty();
   }));
@@ -73,7 +78,7 @@ TEST(LaunchWatch, TellsEachEndOfARankThatNeverCame) {
     EXPECT_EQ(WTERMSIG(*dead[0].status), SIGKILL);
   }
   EXPECT_EQ(watched(), 1U);
-  watch.look(pid);
+  watch.look(pid, 3000);
   EXPECT_TRUE(watch.take_dead().empty()) << "once";
 }
 

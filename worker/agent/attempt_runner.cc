@@ -306,8 +306,16 @@ void AttemptRunner::watch_launch(const Key& key, Running* running, int64_t now_m
   if (running->ranks_came.size() >= running->ranks_here) return;
   if (now_ms - running->launch_ms >= kLaunchLookMs) {
     running->launch_ms = now_ms;
-    if (running->mpirun) running->launch.look(running->mpirun->id().pid);
-    for (const Remote& remote : running->remotes) running->launch.look(remote.child.id().pid);
+    if (running->mpirun) running->launch.look(running->mpirun->id().pid, now_ms);
+    for (const Remote& remote : running->remotes)
+      running->launch.look(remote.child.id().pid, now_ms);
+    std::set<uint32_t> ranks;
+    for (const auto& [rank, path] : running->logs)
+      if (rank >= 0) ranks.insert(static_cast<uint32_t>(rank));
+    if (const auto lost = running->launch.lost(ranks, now_ms)) {
+      running->launch.came(*lost);  // once
+      events_.push(agent::RankClosed{.job = key.first, .epoch = key.second, .rank = *lost});
+    }
   }
   for (const LaunchWatch::Dead& dead : running->launch.take_dead()) {
     agent::RankClosed closed{.job = key.first, .epoch = key.second, .rank = dead.rank};

@@ -5,6 +5,8 @@
 namespace swax {
 namespace {
 
+constexpr int64_t kLostMs = 5'000;  // mpirun starts the ranks of a node one right after the other
+
 std::optional<uint32_t> rank_of(pid_t pid) {
   const std::string environment = process_environment(pid).value_or("");
   const auto text = environment_value(environment, "OMPI_COMM_WORLD_RANK");
@@ -17,14 +19,27 @@ std::optional<uint32_t> rank_of(pid_t pid) {
 
 }  // namespace
 
-void LaunchWatch::look(pid_t launcher) {
+void LaunchWatch::look(pid_t launcher, int64_t now_ms) {
+  starting_ = false;
   for (const ProcessStat& child : child_processes(launcher)) {
-    if (child.name != "swax-train") continue;  // not yet; or a launch proxy
+    if (child.name != "swax-train") {  // not yet; or a launch proxy
+      starting_ = starting_ || (child.state != 'Z' && child.name != "swax");
+      continue;
+    }
     const auto rank = rank_of(child.id.pid);
     if (!rank || known_.contains(*rank) || ranks_.contains(*rank)) continue;
     Fd process = open_process(child.id);
-    if (process.valid()) ranks_[*rank] = {.id = child.id, .process = std::move(process)};
+    if (!process.valid()) continue;
+    ranks_[*rank] = {.id = child.id, .process = std::move(process)};
+    newest_ms_ = now_ms;
   }
+}
+
+std::optional<uint32_t> LaunchWatch::lost(const std::set<uint32_t>& ranks, int64_t now_ms) const {
+  if (newest_ms_ == 0 || starting_ || now_ms - newest_ms_ < kLostMs) return std::nullopt;
+  for (const uint32_t rank : ranks)
+    if (!known_.contains(rank) && !ranks_.contains(rank)) return rank;
+  return std::nullopt;
 }
 
 void LaunchWatch::came(uint32_t rank) {

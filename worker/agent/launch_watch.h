@@ -22,7 +22,10 @@ class LaunchWatch {
     uint32_t rank = 0;
     std::optional<int> status;  // as of wait(2); none: unknown
   };
-  void look(pid_t launcher);      // finds ranks among its children, as mpirun numbers them
+  void look(pid_t launcher, int64_t now_ms);  // finds ranks among its children, as it numbers them
+  // One of `ranks` that was never seen, for long after the newest one was: it was gone before a
+  // look, or will not come.
+  std::optional<uint32_t> lost(const std::set<uint32_t>& ranks, int64_t now_ms) const;
   void came(uint32_t rank);       // it has said hello: its socket tells its end
   std::vector<Dead> take_dead();  // each once
   void add_poll(std::vector<pollfd>* fds) const;
@@ -34,6 +37,8 @@ class LaunchWatch {
   };
   std::map<uint32_t, Rank> ranks_;
   std::set<uint32_t> known_;  // came or dead
+  int64_t newest_ms_ = 0;     // when a rank was first seen; 0: none
+  bool starting_ = false;     // a child is not yet what it will be
 };
 
 }  // namespace swax
