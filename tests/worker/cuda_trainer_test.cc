@@ -1,8 +1,8 @@
 // Goal: the trainer on a GPU. One slot there agrees with the CPU as closely as bf16 allows: at most
 // twice the error of the CPU backend with values rounded to bf16 (rounding_backend.h), both against
-// the f32 CPU run, norm-wise per tensor, the median of nine seeds. So do the losses of a run. What
-// may not change bits on a CPU may not there: ranks (threads on one card), recompute, prefetch,
-// resharding, interruptions. Skipped with the reason where there is no device.
+// the f32 CPU run, norm-wise per tensor, the median ratio of 15 seeds. So do the losses of a run.
+// What may not change bits on a CPU may not there: ranks (threads on one card), recompute,
+// prefetch, resharding, interruptions. Skipped with the reason where there is no device.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -42,9 +42,7 @@ struct SlotCase {
 };
 void PrintTo(const SlotCase& c, std::ostream* out) { *out << c.name; }
 
-// No document has one token: its gradients of q and k are exactly 0, a difference of equal terms,
-// and what remains is rounding that no yardstick but the kernel's own bound (cuda_mlstm_test)
-// knows. The small ones take the forms for any shape; the last two those of the tensor cores.
+// The small ones take the forms for any shape; the last two those of the tensor cores.
 const SlotCase kSlotCases[] = {
     {"tiny", {}, 40, 8, {}},
     {"grouped",
@@ -61,7 +59,7 @@ const SlotCase kSlotCases[] = {
       .chunk = 16},
      77,
      9,
-     {0, 13, 40}},
+     {0, 13, 32, 33}},
     {"nano",
      {.layers = 4,
       .dim = 256,
@@ -111,17 +109,14 @@ struct Distance {
   }
 };
 
-// A seed whose mLSTM denominator comes near 0 has no figure left in bf16: the median knows no such
-// outlier.
-Distance median(const std::vector<Distance>& of_seeds) {
-  std::vector<double> gpu, rounded;
-  for (const Distance& d : of_seeds) {
-    gpu.push_back(d.gpu / d.size);
-    rounded.push_back(d.rounded / d.size);
-  }
-  std::sort(gpu.begin(), gpu.end());
-  std::sort(rounded.begin(), rounded.end());
-  return {.size = 1.0, .gpu = gpu[gpu.size() / 2], .rounded = rounded[rounded.size() / 2]};
+// Median over seeds of the ratio of the two distances. How much a seed amplifies any rounding (an
+// mLSTM denominator near 0) varies a hundredfold between seeds, and is the same for both.
+double median_ratio(const std::vector<Distance>& of_seeds) {
+  std::vector<double> ratios;
+  for (const Distance& d : of_seeds)
+    ratios.push_back(d.gpu == d.rounded ? 1.0 : std::sqrt(d.gpu / d.rounded));
+  std::sort(ratios.begin(), ratios.end());
+  return ratios[ratios.size() / 2];
 }
 
 class CudaSlot : public testing::TestWithParam<SlotCase> {};
@@ -136,7 +131,7 @@ TEST_P(CudaSlot, AgreesWithTheCpu) {
   RoundingBackend rounding(*cpu);
   Distance loss;  // one number a seed: its norm is over the seeds
   std::map<std::string, std::vector<Distance>> distances;
-  for (uint64_t seed = 1; seed <= 9; ++seed) {
+  for (uint64_t seed = 1; seed <= 15; ++seed) {
     const std::vector<float> weights = random_weights(shape, seed);
     const SlotData slot = random_slot(seed, c.tokens, shape.vocab, c.documents);
     const RunOptions options{.window = c.window};
@@ -156,8 +151,7 @@ TEST_P(CudaSlot, AgreesWithTheCpu) {
   }
   EXPECT_TRUE(loss.good()) << c.name << " loss: " << loss.text();
   for (const auto& [name, of_seeds] : distances) {
-    const Distance middle = median(of_seeds);
-    EXPECT_TRUE(middle.good()) << c.name << " " << name << ": " << middle.text();
+    EXPECT_LE(median_ratio(of_seeds), 2.0) << c.name << " " << name;
   }
 }
 
