@@ -61,7 +61,7 @@ void add_spec_verbs(std::vector<VerbSpec>* verbs) {
       {.name = "plan",
        .summary = "Shows what a job spec asks for: size, memory, work, schedule, data.",
        .details =
-           "Memory is that of one rank on the CPU backend, for each allowed number of ranks. "
+           "Memory is that of one rank on the spec's backend, for each allowed number of ranks. "
            "It is measured by running the model's own code without memory behind it. "
            "Creates nothing.",
        .words = {spec_word()},
