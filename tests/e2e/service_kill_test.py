@@ -2,8 +2,10 @@
 one, exactly the attempts that were killed are seen to end, and nothing is lost or left. Method: each
 round starts a coordinator and two workers, submits one job and kills ranks, workers, the coordinator
 or all of them, at a named failpoint first and at random steps then; what was killed is started again
-with the same command after 0 to 3 s, and nothing else is done. The seed is printed; SWAX_TEST_SEED
-repeats it. SWAX_TEST_FULL=1: every failpoint and at least six kills of each kind."""
+with the same command after 0 to 3 s, and nothing else is done. The kills are counted at the end: a
+round whose job is through too early is made up by a further one. The seed is printed;
+SWAX_TEST_SEED repeats it. SWAX_TEST_FULL=1: 30 kills and more, at least six of each kind, and every
+failpoint."""
 import os
 import subprocess
 import time
@@ -19,16 +21,35 @@ COORDINATOR_POINTS = ["checkpoint.committed_written", "coord.commit_record_synce
                       "coord.submit_journaled"]
 WORKER_POINTS = ["agent.durable_sent", "agent.launched"]
 POINTS = RANK_POINTS + COORDINATOR_POINTS + WORKER_POINTS
+KINDS = ["rank", "worker", "coordinator", "all"]
 TIMED = {"rank": 6, "worker": 6, "coordinator": 6, "all": 6, "mpirun": 2}
+# What the kills of all rounds must come to.
+KILLS_MIN, RUNS_MIN, KIND_MIN, AT_POINTS_MIN = (30, 5, 6, 10) if e2e.FULL else (7, 3, 1, 2)
+POINTS_WANTED = POINTS if e2e.FULL else []
+FURTHER_ROUNDS_MAX = 8
 RESTART_SECONDS_MAX = 3.0
 # So many that a job is seldom through when its kill comes: what is saved then needs no attempt.
 e2e.STEPS = 400 if e2e.FULL else 120
 e2e.SETTINGS[0] = f"training.steps={e2e.STEPS}"
+# So near to its end a job is left alone: whether a kill is seen to end an attempt would be chance.
+STEPS_LEFT_MIN = 40
+
+
+class Through(Exception):
+    """The job is so far that nothing more is killed."""
+
+
+def kind_of_point(point):
+    if point in RANK_POINTS:
+        return "rank"
+    return "coordinator" if point in COORDINATOR_POINTS else "worker"
 
 
 class Round:
+    """One job. `kills`: the kinds of what was killed, in order; `struck`: its failpoint was reached."""
+
     def __init__(self, bin_folder, folder, rng, point):
-        self.rng, self.point, self.kills, self.ends = rng, point, 0, []
+        self.rng, self.point, self.kills, self.ends, self.struck = rng, point, [], [], False
         self.once = folder + ".once"
         os.mkdir(self.once)
         # Failpoints of a job's first moments are passed once; a save is passed again and again.
@@ -62,10 +83,20 @@ class Round:
         text = client.communicate()[0]
         check(client.returncode == 0, f"submit: {client.returncode}\n{text}{self.service.tails()}")
 
+    def check_not_through(self):
+        if self.service.newest_step() > e2e.STEPS - STEPS_LEFT_MIN:
+            raise Through
+
     def strike(self):
         """Waits for the failpoint."""
-        self.wait_for(lambda: os.listdir(self.once), f"{self.point} is passed")
-        self.kills += 1
+        def passed():
+            if os.listdir(self.once):
+                return True
+            self.check_not_through()
+            return False
+        self.wait_for(passed, f"{self.point} is passed")
+        self.struck = True
+        self.kills.append(kind_of_point(self.point))
         if self.point in RANK_POINTS:
             self.ends.append({"signal": "9"})
         elif self.point in WORKER_POINTS:
@@ -90,7 +121,7 @@ class Round:
             dead = s.daemons()
         for daemon in dead:
             daemon.kill()
-        self.kills += 1
+        self.kills.append(target)
         for daemon in dead:
             time.sleep(self.rng.random() * RESTART_SECONDS_MAX / len(dead))
             daemon.start()
@@ -101,6 +132,7 @@ class Round:
 
     def wait_step(self, step):
         self.wait_for(lambda: self.service.newest_step() >= step, f"step {step}")
+        self.check_not_through()
 
     def finish(self, digest):
         self.wait_for(lambda: self.service.newest_step() >= e2e.STEPS, "the last step")
@@ -128,10 +160,11 @@ def gang(bin_folder, folder, digest):
                    if v.startswith(b"SWAX_WORKER=")}
         check(len(workers) == 2, f"both workers have ranks: {workers}")
         e2e.kill(s.rank_pids()[1])
-        service.finish(s, digest, [{"attempt": 1, "rank": "1", "signal": "9"}])
+        result = service.finish(s, digest, [{"attempt": 1, "rank": "1", "signal": "9"}])
     finally:
         s.stop()
     say("  a gang over two workers, kill -9 of a rank: same digest")
+    return result["attempt"]
 
 
 def plans(rng):
@@ -144,33 +177,78 @@ def plans(rng):
     return [(point, timed[i::len(points)]) for i, point in enumerate(points)]
 
 
-def one_round(bin_folder, folder, rng, plan, digest):
+class Account:
+    """The kills of all rounds: one row each of what was killed, where, and how it came out."""
+
+    def __init__(self):
+        self.rows = []  # (failpoint or None, kinds killed in order, attempts)
+
+    def add(self, point, kills, attempts):
+        self.rows.append((point, kills, attempts))
+
+    def of(self, kind):
+        return sum(kills.count(kind) for _, kills, _ in self.rows)
+
+    def missing(self, rng):
+        """Plans of the rounds that are still needed; none: all was killed that should be."""
+        seen = [point for point, _, _ in self.rows if point]
+        points = [point for point in POINTS_WANTED if point not in seen]
+        while len(seen) + len(points) < AT_POINTS_MIN or \
+                len(self.rows) + len(points) < RUNS_MIN:
+            points.append(rng.choice(POINTS))
+        timed = [kind for kind in KINDS for _ in range(KIND_MIN - self.of(kind))]
+        total = sum(len(kills) for _, kills, _ in self.rows) + len(points) + len(timed)
+        timed += [rng.choice(KINDS) for _ in range(KILLS_MIN - total)]
+        if timed and not points:
+            points.append(rng.choice(POINTS))
+        return [(point, timed[i::len(points)]) for i, point in enumerate(points)]
+
+    def table(self):
+        lines = [f"  {'failpoint':<30} {'kill -9 of':<34} attempts"]
+        for point, kills, attempts in self.rows:
+            lines.append(f"  {point or '-':<30} {', '.join(kills) or '-':<34} {attempts:>8}")
+        counts = ", ".join(f"{self.of(kind)} {kind}" for kind in [*KINDS, "mpirun"])
+        seen = [point for point, _, _ in self.rows if point]
+        total = sum(len(kills) for _, kills, _ in self.rows)
+        lines.append(f"  {total} kills in {len(self.rows)} runs: {counts}; {len(seen)} at "
+                     f"{len(set(seen))} of {len(POINTS)} failpoints")
+        return "\n".join(lines)
+
+
+def one_round(bin_folder, folder, rng, plan, digest, account):
     point, targets = plan
     r = Round(bin_folder, folder, rng, point)
     try:
         r.submit()
-        r.strike()
-        for k, target in enumerate(targets):
-            r.wait_step(rng.randint(12 + 7 * k, 17 + 7 * k))
-            if r.service.newest_step() >= e2e.STEPS:
-                say(f"  {point}: the job went through while a daemon was away, no kill of {target}")
-                break
-            r.kill(target)
+        try:
+            r.strike()
+            for k, target in enumerate(targets):
+                r.wait_step(rng.randint(12 + 7 * k, 17 + 7 * k))
+                r.kill(target)
+        except Through:
+            say(f"  {point}: the job is nearly through after {len(r.kills)} of "
+                f"{len(targets) + 1} kills")
         result = r.finish(digest)
     finally:
         r.service.stop()
-    say(f"  {point}, then kill -9 of {', '.join(targets)}: {result['attempt']} attempts")
-    return r.kills
+    account.add(point if r.struck else None, r.kills, result["attempt"])
+    say(f"  {point}: kill -9 of {', '.join(r.kills) or 'nothing'}: {result['attempt']} attempts")
 
 
 def body(bin_folder, scratch):
-    rng = service.seed()
+    rng, account = service.seed(), Account()
     digest = undisturbed(bin_folder, os.path.join(scratch, "u"))
-    gang(bin_folder, os.path.join(scratch, "g"), digest)
-    kills = 1
-    for i, plan in enumerate(plans(rng)):
-        kills += one_round(bin_folder, os.path.join(scratch, f"r{i}"), rng, plan, digest)
-    say(f"{kills} kills, digest {digest}")
+    account.add(None, ["rank"], gang(bin_folder, os.path.join(scratch, "g"), digest))
+    rounds, further = plans(rng), 0
+    for i, plan in enumerate(rounds):
+        one_round(bin_folder, os.path.join(scratch, f"r{i}"), rng, plan, digest, account)
+        if i + 1 == len(rounds):
+            more = account.missing(rng)
+            further += len(more)
+            check(further <= FURTHER_ROUNDS_MAX, f"too many rounds end early\n{account.table()}")
+            rounds += more
+    say(account.table())
+    say(f"digest {digest}")
 
 
 if __name__ == "__main__":

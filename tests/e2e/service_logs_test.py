@@ -1,7 +1,8 @@
-"""Goal: what a rank prints and who reads it hold nothing up. Method: a job runs undisturbed, and once
-more while rank 0 prints much without a newline (200 MB with SWAX_TEST_FULL=1, 20 MB otherwise) and a
-`swax logs -f` has stopped reading. Step times, from the step records, are compared by their medians,
-and what was printed is counted in the log. A `swax watch` is left by Ctrl-C."""
+"""Goal: what a rank prints and who reads it hold nothing up, and fill no disk. Method: a job runs
+undisturbed, and once more while rank 0 prints much without a newline (200 MB with SWAX_TEST_FULL=1,
+20 MB otherwise) and a `swax logs -f` has stopped reading. Step times, from the step records, are
+compared by their medians, and what was printed is counted in the log. Then logs may take 1 MiB only.
+A `swax watch` is left by Ctrl-C."""
 import os
 import pty
 import select
@@ -71,6 +72,33 @@ def loud(bin_folder, folder):
     return result["digest"], step_times(s)
 
 
+def bounded(bin_folder, folder):
+    """The log keeps its beginning and its end, what is missing is told, and the disk is not full."""
+    limit = 1 << 20
+    s = service.Service(bin_folder, folder, workers=1, env={
+        "LD_PRELOAD": os.path.join(bin_folder, "print_much.so"),
+        "SWAX_TEST_PRINT_BYTES": str(PRINTED // STEPS),
+        "SWAX_TEST_AGENT_TIMES": f"log_bytes_max={limit}"})
+    try:
+        s.submit(extra=LONG)
+        result = s.wait(600)
+        text = s.ask("logs", s.job).stdout
+        events = s.events("log_dropped")
+    finally:
+        s.stop()
+    check(result["state"] == "SUCCEEDED" and result["restarts"] == 0, str(result))
+    path = os.path.join(s.job_folder, "logs", "a1", "rank-0.log")
+    check(os.path.getsize(path) > PRINTED, f"{os.path.getsize(path)} bytes: offsets did not stay")
+    used = os.stat(path).st_blocks * 512
+    check(used <= limit, f"the log takes {used} bytes, at most {limit}")
+    check(events and all("rank 0 " in e["text"] for e in events), f"told: {events}")
+    for words in ("training begins", "of this log are missing here", "rank ends"):
+        check(words in text, f"{words} is not in what `swax logs` shows, {len(text)} characters")
+    check(len(text) < 2 * limit and "\0" not in text, f"{len(text)} characters are shown")
+    say(f"  {PRINTED // 10**6} MB printed where {limit} bytes may stay: {used} bytes on the disk, "
+        f"{len(text)} characters shown; {events[-1]['text']}")
+
+
 def leave_watch(s):
     """Ctrl-C ends `swax watch` with the signal and takes its drawn line away."""
     ours, theirs = pty.openpty()
@@ -109,6 +137,7 @@ def body(bin_folder, scratch):
             f"step {before * 1e3:.1f} ms, then {now * 1e3:.1f} ms, ratio {ratios[-1]:.3f}")
         if ratios[-1] <= RATIO_MAX:
             break
+    bounded(bin_folder, os.path.join(scratch, "b"))
     # Only the long form has steps enough and a machine of its own.
     check(not e2e.FULL or min(ratios) <= RATIO_MAX, f"ratios {ratios}, at most {RATIO_MAX}")
 
