@@ -77,7 +77,7 @@ void add_spec_verbs(std::vector<VerbSpec>* verbs) {
            "second Ctrl-C kills. A coordinator and a worker are inside; what they say "
            "stands in DIR/run.log.\nExit codes: 0 SUCCEEDED, 10 FAILED, 130 or 143 stopped by "
            "Ctrl-C or SIGTERM, 4 the state folder belongs to another spec or to a run that "
-           "works right now.",
+           "works right now, or its records cannot be read.",
        .words = {spec_word()},
        .options = {run_state_option(), ranks_option(), set_option(), output_option()},
        .examples = {"swax run jobs/quickstart.toml --ranks 2 --set training.steps=50"},
