@@ -283,8 +283,8 @@ std::vector<VerbSpec> verb_table() {
   add_data_verbs(&verbs);
   verbs.push_back(coordinator_verb());
   verbs.push_back(worker_verb());
-  for (VerbSpec& verb : slurm_verbs()) verbs.push_back(std::move(verb));
   verbs.push_back(doctor_verb());
+  for (VerbSpec& verb : slurm_verbs()) verbs.push_back(std::move(verb));
   verbs.push_back({.name = "version",
                    .summary = "Shows version and build.",
                    .details = "",
