@@ -101,6 +101,9 @@ class Round:
             self.ends.append({"signal": "9"})
         elif self.point in WORKER_POINTS:
             self.ends.append({})
+        if self.point not in COORDINATOR_POINTS:
+            # Two kills of one attempt would be one end.
+            self.wait_for(lambda: self.service.step_of(2) > 0, "attempt 2 makes a step")
 
     def kill(self, target):
         """One kill, and what must be told of it."""
