@@ -11,7 +11,7 @@ export LD_LIBRARY_PATH=$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 for folder in /usr/local/cuda/lib64 /usr/local/cuda/lib /usr/local/nvidia/lib64; do
   [ -d "$folder" ] && LD_LIBRARY_PATH=$LD_LIBRARY_PATH:$folder
 done
-if ldd "$here"/cuda_*_test 2>/dev/null | grep -q 'libcublasLt.*not found'; then
+if ldd "$here"/cuda_*_test 2>/dev/null | grep 'libcublasLt.*not found' >/dev/null; then
   # Not beside the toolkit: Python packages carry it too.
   found=$(find / -xdev -name 'libcublasLt.so.13' 2>/dev/null | head -n 1)
   [ -n "$found" ] && LD_LIBRARY_PATH=$LD_LIBRARY_PATH:$(dirname "$found")

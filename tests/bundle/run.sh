@@ -35,7 +35,7 @@ cleanup() {
   status=$?
   if [ "$keep" -eq 1 ]; then
     echo "kept: $folder"
-  elif ! grep -q " $folder[/ ]" /proc/self/mountinfo; then
+  elif ! grep -q " ${folder}[/ ]" /proc/self/mountinfo; then
     rm -rf --one-file-system -- "$folder"
   fi
   exit "$status"
@@ -57,7 +57,7 @@ make_root() {
   done
   for library in ld-linux-x86-64.so.2 libc.so.6 libm.so.6 libdl.so.2 librt.so.1 libpthread.so.0 libresolv.so.2 \
     libutil.so.1; do
-    library=$(ldconfig -p | awk -v name="$library" '$1 == name && /x86-64/ { print $NF; exit }')
+    library=$(ldconfig -p | awk -v name="$library" '$1 == name && /x86-64/ && !found { found = $NF } END { print found }')
     [ -z "$library" ] || cp -L "$library" "$root/lib/"
   done
   cp -L /lib64/ld-linux-x86-64.so.2 "$root/lib64/"
@@ -86,27 +86,27 @@ in_root() {
 install_log=$folder/install.log
 cmake --install "$build" --prefix "$folder/prefix/swax" >"$install_log" 2>&1 || fail "install: $(tail -n 5 "$install_log")"
 make_root
-mkdir -p "$root/opt/a.b" "$root/work"
+mkdir -p "$root/opt/a.b" "$root/srv"
 mv "$folder/prefix/swax" "$root/opt/a.b/"
 [ -f "$root/etc/hosts" ] && [ -s "$root/etc/hosts" ] || echo "127.0.0.1 localhost" >"$root/etc/hosts"
 
 for number in $(seq 1 400); do
   printf 'Of the %s sheep that the shepherd counted, number %s was the first to sleep.\n\n' $((number * 7)) "$number"
-done >"$root/work/text"
-sed 's|debian:kjv|file:/work/text|' "$repository/jobs/micro.toml" >"$root/work/micro.toml"
-sed "s|debian:kjv|file:$root/work/text|" "$repository/jobs/micro.toml" >"$folder/micro.toml"
+done >"$root/srv/text"
+sed 's|debian:kjv|file:/srv/text|' "$repository/jobs/micro.toml" >"$root/srv/micro.toml"
+sed "s|debian:kjv|file:$root/srv/text|" "$repository/jobs/micro.toml" >"$folder/micro.toml"
 settings="--ranks 2 --set training.steps=12 --set validation.sequences=1 -o json"
 
 want=$("$build/bin/swax" version)
 got=$(in_root "swax version") || fail "swax version does not run"
 [ "$got" = "$want" ] || fail "swax version says '$got', the build '$want'"
 
-in_root "cd /work && swax doctor --state /work/runs" >"$folder/doctor.txt" 2>&1 ||
+in_root "cd /srv && swax doctor --state /srv/runs" >"$folder/doctor.txt" 2>&1 ||
   fail "swax doctor: $(cat "$folder/doctor.txt")"
 grep -q '/opt/a.b/swax/lib/librocksdb' "$folder/doctor.txt" || fail "the libraries are not the bundle's: $(cat "$folder/doctor.txt")"
 
 digest() { sed -n 's/.*"digest": *"\([0-9a-f]*\)".*/\1/p' "$1" | tail -n 1; }
-in_root "cd /work && swax run /work/micro.toml --state /work/run $settings" >"$folder/inside.json" 2>"$folder/inside.log" ||
+in_root "cd /srv && swax run /srv/micro.toml --state /srv/run $settings" >"$folder/inside.json" 2>"$folder/inside.log" ||
   fail "swax run: $(tail -n 20 "$folder/inside.log")"
 # shellcheck disable=SC2086  # words on purpose
 "$build/bin/swax" run "$folder/micro.toml" --state "$folder/run" $settings >"$folder/outside.json" 2>"$folder/outside.log" ||

@@ -66,8 +66,8 @@ done
 rank_pid() { # STATE RANK: the process of that rank
   local entry
   for entry in /proc/[0-9]*; do
-    if [ "$(cat "$entry/comm" 2>/dev/null)" = swax-train ] && tr '\0' ' ' <"$entry/cmdline" | grep -q -- "$1" &&
-      tr '\0' '\n' <"$entry/environ" | grep -qx "OMPI_COMM_WORLD_RANK=$2"; then
+    if [ "$(cat "$entry/comm" 2>/dev/null)" = swax-train ] && tr '\0' ' ' <"$entry/cmdline" | grep -- "$1" >/dev/null &&
+      tr '\0' '\n' <"$entry/environ" | grep -x "OMPI_COMM_WORLD_RANK=$2" >/dev/null; then
       basename "$entry"
       return
     fi
@@ -75,7 +75,7 @@ rank_pid() { # STATE RANK: the process of that rank
 }
 await_step() { # STATE STEP PID: until a checkpoint of that step is committed, or the run has ended
   local end=$((SECONDS + 120))
-  until "$bin/swax" checkpoints list --state "$1" -o json 2>/dev/null | grep -q "\"step\": *$2\b"; do
+  until "$bin/swax" checkpoints list --state "$1" -o json 2>/dev/null | grep "\"step\": *$2\b" >/dev/null; do
     kill -0 "$3" 2>/dev/null && [ "$SECONDS" -lt "$end" ] || return 1
     sleep 0.2
   done

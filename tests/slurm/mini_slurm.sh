@@ -211,7 +211,7 @@ node_init() {             # pid, as seen on the head, of a node's own process 1
 wait_state() {            # $1 node  $2 state prefix  $3 timeout
   local t0=$SECONDS s
   while :; do
-    s=$(in_lab sinfo -h -N -n "$1" -o %T 2>/dev/null | head -1) || s=
+    s=$(in_lab sinfo -h -N -n "$1" -o %T 2>/dev/null | sed -n 1p) || s=
     [[ "$s" == "$2"* ]] && return 0
     [ $((SECONDS - t0)) -lt "$3" ] || die "$1 is '$s', not '$2', after $3 s"
     sleep 0.1
