@@ -224,23 +224,28 @@ struct Served {
   std::unique_ptr<coord::Server> server;
 };
 
-Result<Served> try_serve(const std::string& listen, const StateDir& state, bool first_start) {
+struct Address {
+  std::string listen;
+  bool insecure = false;  // one that others reach, without keys
+};
+
+Result<Served> try_serve(const Address& address, const StateDir& state, bool first_start) {
   Served served;
   SWAX_ASSIGN(served.lock, lock_file(state.lock_path()));
   SWAX_ASSIGN(served.server, coord::Server::open({.state = state.coordinator_folder(),
-                                                  .listen = listen,
+                                                  .listen = address.listen,
                                                   .store = state.store_folder(),
-                                                  .insecure = true,
+                                                  .insecure = address.insecure,
                                                   .timing = allocation_timing(first_start)}));
   return served;
 }
 
-Result<Served> serve(const std::string& listen, const StateDir& state, bool first_start,
+Result<Served> serve(const Address& address, const StateDir& state, bool first_start,
                      Leave* leave) {
   SystemClock clock;
   const int64_t end_ms = clock.monotonic_ms() + kLockMs;
   for (;;) {
-    Result<Served> served = try_serve(listen, state, first_start);
+    Result<Served> served = try_serve(address, state, first_start);
     const bool taken = !served.ok() && served.status().code() == Code::kFailedPrecondition;
     if (!taken || clock.monotonic_ms() >= end_ms || leave->asked()) return served;
     leave->wait(500);
@@ -299,7 +304,8 @@ int verb_slurm_serve(const Args& args) {
     if (const Status s = write_atomic(port_file, *free); !s.ok()) return fail_as(s, kSlurmConfig);
     leave.wait(kGatherMs);
   }
-  const Result<Served> served = serve(listen, *state, first_start, &leave);
+  const Result<Served> served =
+      serve({.listen = listen, .insecure = args.has("--insecure")}, *state, first_start, &leave);
   if (!served.ok()) return fail_as(served.status(), kSlurmRetry);
   const std::string port = port_of(served->server->address());
   if (!port_file.empty()) {

@@ -77,7 +77,11 @@ VerbSpec serve_verb() {
   OptionSpec nodes = count_option("--nodes", "N", "begin when so many workers have come");
   nodes.fallback = "1";
   OptionSpec listen = text_option("--listen", "tcp://IP:PORT", "port 0 takes a free one");
-  listen.fallback = "tcp://0.0.0.0:0";
+  listen.fallback = "tcp://127.0.0.1:0";
+  OptionSpec insecure{.name = "--insecure",
+                      .value = "",
+                      .doc = "serve an address that others reach, without keys",
+                      .kind = ArgKind::kFlag};
   return {
       .name = "slurm serve",
       .summary = "The coordinator inside a batch script, for one training job.",
@@ -85,11 +89,12 @@ VerbSpec serve_verb() {
           "Exit codes: 0 SUCCEEDED, 93 FAILED or CANCELLED, 78 spec or data are wrong, 99 saved "
           "and left after a signal, 75 the nodes that are left are too few.",
       .words = {{.name = "FILE", .doc = "job spec (TOML)"}},
-      .options = {state, listen, ranks_option(), set_option(), nodes,
+      .options = {state, listen, insecure, ranks_option(), set_option(), nodes,
                   text_option("--port-file", "PATH", "write the port there"),
                   text_option("--lost-file", "PATH", "write the names of lost nodes there"),
                   output_option()},
-      .examples = {"swax slurm serve job.toml --state runs/job --nodes 2"},
+      .examples = {"swax slurm serve job.toml --state runs/job --nodes 2 --listen tcp://0.0.0.0:0 "
+                   "--insecure"},
       .run = verb_slurm_serve};
 }
 
