@@ -1,9 +1,9 @@
 // The training step on a GPU: the whole Trainer (data, forward, backward, sums, norm, AdamW, one
 // host wait), one rank, the shape of a preset, sequences of random tokens without borders.
-//   cuda_step_bench JOB.toml [STEPS] [--set section.key=value]...
+//   cuda_step_bench JOB.toml [STEPS [PROFILED]] [--set section.key=value]...
 // One sequence a step unless --set says otherwise; short and long windows take turns by chance. A
 // line per window: median time of a step after the first, tokens/s and its share of the device's
-// dense bf16 rate. Then, over further steps with events around every call, the time of each kernel
+// dense bf16 rate. Then, over PROFILED further steps (8) with events around every call, the time of each kernel
 // class (calls on one stream; gaps and overlap stay outside), and the planned device memory beside
 // what the device reports.
 #include <cuda_runtime_api.h>
@@ -32,7 +32,6 @@ namespace swax {
 namespace {
 
 constexpr double kDenseRate = 989.5e12;  // H200 SXM, bf16, by its data sheet
-constexpr int64_t kProfiledSteps = 8;    // enough for both windows by chance
 constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 
 // One document of uniform random tokens: no border shortens a window.
@@ -149,9 +148,9 @@ void print_windows(const BenchSink& sink, const pb::JobSpec& spec, const ModelSh
   }
 }
 
-Status run(const std::string& path, int64_t steps, const std::vector<SpecOverride>& more,
-           const std::string& folder) {
-  SWAX_ASSIGN(const pb::JobSpec spec, bench_spec(path, steps + kProfiledSteps, more));
+Status run(const std::string& path, int64_t steps, int64_t profiled,
+           const std::vector<SpecOverride>& more, const std::string& folder) {
+  SWAX_ASSIGN(const pb::JobSpec spec, bench_spec(path, steps + profiled, more));
   SWAX_ASSIGN(const ModelShape shape, model_shape(spec.model()));
   SWAX_ASSIGN(const std::string data, write_data(join_path(folder, "data"), shape.vocab,
                                                  int64_t{spec.training().seq_len()} * 24 + 1));
@@ -183,7 +182,7 @@ Status run(const std::string& path, int64_t steps, const std::vector<SpecOverrid
   std::printf("memory: planned %.3f GiB, the device reports %.3f GiB taken: %+.2f %%\n",
               static_cast<double>(plan.device_bytes()) / kGiB, static_cast<double>(taken) / kGiB,
               100.0 * (static_cast<double>(taken) / static_cast<double>(plan.device_bytes()) - 1));
-  profile.print();
+  if (profiled > 0) profile.print();
   return ok();
 }
 
@@ -192,7 +191,9 @@ Status run(const std::string& path, int64_t steps, const std::vector<SpecOverrid
 
 int main(int argc, char** argv) {
   int64_t steps = 24;
+  int64_t profiled = 8;  // enough for both windows by chance
   std::string job;
+  int numbers = 0;
   std::vector<swax::SpecOverride> more;
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
@@ -203,17 +204,18 @@ int main(int argc, char** argv) {
     } else if (job.empty()) {
       job = word;
     } else {
-      steps = std::atoll(word.c_str());
+      (numbers++ == 0 ? steps : profiled) = std::atoll(word.c_str());
     }
   }
-  if (job.empty() || steps < 3) {
-    std::fprintf(stderr, "usage: cuda_step_bench JOB.toml [STEPS >= 3] [--set KEY=VALUE]...\n");
+  if (job.empty() || steps < 3 || profiled < 0 || numbers > 2) {
+    std::fprintf(stderr,
+                 "usage: cuda_step_bench JOB.toml [STEPS >= 3 [PROFILED]] [--set KEY=VALUE]...\n");
     return 2;
   }
   ::setenv("OPENBLAS_NUM_THREADS", "1", 1);
   char folder[] = "/tmp/swax_cuda_step_XXXXXX";
   if (::mkdtemp(folder) == nullptr) return 1;
-  const swax::Status status = swax::run(job, steps, more, folder);
+  const swax::Status status = swax::run(job, steps, profiled, more, folder);
   if (!status.ok()) std::fprintf(stderr, "cuda_step_bench: %s\n", status.to_string().c_str());
   const swax::Status removed = swax::remove_tree(folder);
   return status.ok() && removed.ok() ? 0 : 1;
