@@ -252,13 +252,13 @@ def check_ends(service, expected):
 
 def finish(service, digest, ends):
     """The job's end and all that must hold then. `ends`: what must be told of each attempt that was
-    killed, in order. Returns the job's result."""
+    killed, in order. Returns the job's result; `again`: how many steps were made a second time."""
     result = service.wait()
     check(result["state"] == "SUCCEEDED" and result["step"] == e2e.STEPS, str(result))
     check(digest in (None, result["digest"]), f"digest {result['digest']}, must be {digest}")
     check_ends(service, ends)
     check(not service.events("diverged"), "equal steps with different bits")
-    e2e.check_equal_bits(service.job_folder)
+    result["again"] = e2e.check_equal_bits(service.job_folder)
     service.check_checkpoints()
     service.check_nothing_left()
     return result
