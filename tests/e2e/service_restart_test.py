@@ -2,8 +2,9 @@
 yet; jobs for the same slots run in order of priority, then age. Method: kill -9 of a rank of the
 quickstart model, the times taken from the worker's log and the next attempt's records and printed;
 kill -9 of a rank that has just started; five jobs that wait for one worker. With SWAX_TEST_FULL=1 the
-best of five kills must keep to the limits: what else runs only adds to it."""
+median of five kills must keep to the limits."""
 import os
+import statistics
 import time
 
 import swax_e2e as e2e
@@ -65,7 +66,9 @@ def restarts(s):
         say(f"  kill -9 of a rank of quickstart: noticed after {noticed:.2f} s, first step of the "
             f"next attempt after {again:.2f} s")
     if e2e.FULL:
-        noticed, again = min(t[0] for t in times), min(t[1] for t in times)
+        noticed, again = (statistics.median(kind) for kind in zip(*times))
+        say(f"  medians of {KILLS}: {noticed:.2f} s, at most {NOTICED_SECONDS} s; {again:.2f} s, at "
+            f"most {RESTART_SECONDS} s")
         check(noticed <= NOTICED_SECONDS, f"noticed after {noticed:.2f} s")
         check(again <= RESTART_SECONDS, f"first step after {again:.2f} s")
 
