@@ -6,6 +6,8 @@
 #   3. ops/quickstart.sh --state runs/offline   under the same conditions as 2
 # once as root and once, in a second root, as a user with sudo. Everywhere the host has a name that
 # does not resolve, LANG and all other variables are unset, and no process may be left at the end.
+# The trained model must beat the byte 4-gram that quickstart prints beside it, and 3 must end with the
+# digest of 1. How long `swax run` took is printed, with a warning above 240 s: machines differ.
 # IPv6 is switched off through /proc/sys/net, which belongs to the network namespace of step 2 and 3;
 # step 1 shares the network of this machine, whose settings are not touched.
 #
@@ -147,10 +149,12 @@ in_root() {
   ' in_root "$root" "$user" "$network" "$command"
 }
 
+log_of() { echo "$folder/$(echo "$1" | tr -c 'a-z0-9\n' '-').log"; }
+
 step() {
   local title=$1 log started=$SECONDS
   shift
-  log=$folder/$(echo "$title" | tr -c 'a-z0-9\n' '-').log
+  log=$(log_of "$title")
   say "$title"
   if in_root "$@" >"$log" 2>&1; then
     say "$title: passed in $((SECONDS - started)) s"
@@ -159,6 +163,26 @@ step() {
     tail -n 40 "$log" >&2
     fail "$title: failed; the whole output is in $log"
   fi
+}
+
+# check_quickstart LOG EVENTS: what ops/quickstart.sh printed, and `swax events` of its run as JSON.
+# Sets digest.
+check_quickstart() {
+  local log=$1 events=$2 bits baseline seconds
+  bits=$(sed -n 's/^validation  *\([0-9][0-9.]*\) bits per byte$/\1/p' "$log" | tail -n 1)
+  baseline=$(awk '$1 == 4 && $3 == "asked" { print $2 }' "$log" | tail -n 1)
+  digest=$(sed -n 's/^digest  *\([0-9a-f]\{32\}\)$/\1/p' "$log" | tail -n 1)
+  if [ -z "$bits" ] || [ -z "$baseline" ] || [ -z "$digest" ]; then
+    fail "$log: validation \"$bits\", 4-gram \"$baseline\", digest \"$digest\": one is missing"
+  fi
+  awk -v bits="$bits" -v baseline="$baseline" 'BEGIN { exit !(bits < baseline) }' ||
+    fail "$log: validation of $bits bits per byte does not beat the 4-gram, $baseline"
+  seconds=$(sed -n 's/.*"wall_ms": *\([0-9][0-9]*\).*/\1/p' "$events" |
+    awk 'NR == 1 { first = $1 } { last = $1 } END { if (NR > 1) printf "%d", (last - first) / 1000 }')
+  [ -n "$seconds" ] || fail "$events: no times in it"
+  say "validation $bits bits per byte, 4-gram $baseline; digest $digest; swax run took $seconds s"
+  summary+=("        $bits bits per byte (4-gram $baseline), digest $digest, swax run $seconds s")
+  [ "$seconds" -le 240 ] || say "warning: two free cores should need at most 240 s"
 }
 
 prepare() {
@@ -177,8 +201,15 @@ prepare() {
   chroot "$root" chown -R "$user:$user" "$home"
 }
 
+judge_quickstart() {
+  local title=$1 state=$2
+  shift 2
+  step "$title: events" "$@" offline "build/release/bin/swax events --state runs/$state -o json"
+  check_quickstart "$(log_of "$title")" "$(log_of "$title: events")"
+}
+
 run_as() {
-  local user=$1 root=$folder/$1
+  local user=$1 root=$folder/$1 title first
   prepare "$user"
   # The second root takes the packages that the first one has fetched; apt checks them again.
   if [ "$user" = user ] && [ -d "$folder/root/var/cache/apt/archives" ]; then
@@ -188,9 +219,15 @@ run_as() {
     step "$user: ops/setup.sh" "$root" "$user" online ops/setup.sh
     step "$user: ops/setup.sh again, offline" "$root" "$user" offline ops/setup.sh
   else
-    step "$user: ops/quickstart.sh" "$root" "$user" online ops/quickstart.sh
+    title="$user: ops/quickstart.sh"
+    step "$title" "$root" "$user" online ops/quickstart.sh
+    judge_quickstart "$title" quickstart "$root" "$user"
+    first=$digest
     step "$user: ops/test.sh, offline" "$root" "$user" offline ops/test.sh
-    step "$user: ops/quickstart.sh, offline" "$root" "$user" offline "ops/quickstart.sh --state runs/offline"
+    title="$user: ops/quickstart.sh, offline"
+    step "$title" "$root" "$user" offline "ops/quickstart.sh --state runs/offline"
+    judge_quickstart "$title" offline "$root" "$user"
+    [ "$digest" = "$first" ] || fail "$title: digest $digest, the first run's is $first"
   fi
 }
 
