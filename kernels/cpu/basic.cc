@@ -13,13 +13,6 @@ namespace {
 
 constexpr int64_t kBlock = 1 << 16;  // elements of one piece
 
-uint16_t to_bf16(float x) {
-  uint32_t bits = 0;
-  std::memcpy(&bits, &x, sizeof(bits));
-  if ((bits & 0x7fffffffU) > 0x7f800000U) return static_cast<uint16_t>(bits >> 16 | 0x40U);  // NaN
-  return static_cast<uint16_t>((bits + 0x7fffU + (bits >> 16 & 1U)) >> 16);
-}
-
 float from_bf16(uint16_t x) {
   const uint32_t bits = static_cast<uint32_t>(x) << 16;
   float f = 0.0F;

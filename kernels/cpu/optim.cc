@@ -96,6 +96,7 @@ Status CpuBackend::adamw(Stream&, const AdamWArgs& a) {
   SWAX_TRY(validate(a));
   SWAX_TRY(need_data("adamw", {&a.master_S, &a.m_S, &a.v_S, &a.grad_S}));
   if (a.scalars == nullptr) return invalid_argument("adamw: scalars must not be null");
+  if (!a.values_S.empty()) SWAX_TRY(need_data("adamw", {&a.values_S}, false));
   const StepScalars& s = *a.scalars;
   if (s.skip != 0 || s.nonfinite != 0) return ok();
   for (const DecaySegment& segment : a.segments) {
@@ -106,8 +107,12 @@ Status CpuBackend::adamw(Stream&, const AdamWArgs& a) {
                      splat(a.eps),   splat(segment.decay ? s.weight_decay : 0.0F)};
     pool_.run(div_ceil(segment.end - segment.begin, kBlock), [&](int64_t piece, int) {
       const int64_t begin = segment.begin + piece * kBlock;
-      step.step(a.master_S.f32() + begin, a.m_S.f32() + begin, a.v_S.f32() + begin,
-                a.grad_S.f32() + begin, std::min(kBlock, segment.end - begin));
+      const int64_t count = std::min(kBlock, segment.end - begin);
+      float* master = a.master_S.f32() + begin;
+      step.step(master, a.m_S.f32() + begin, a.v_S.f32() + begin, a.grad_S.f32() + begin, count);
+      if (a.values_S.empty()) return;
+      uint16_t* values = static_cast<uint16_t*>(a.values_S.data) + begin;
+      for (int64_t i = 0; i < count; ++i) values[i] = to_bf16(master[i]);
     });
   }
   return ok();

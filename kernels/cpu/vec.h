@@ -7,6 +7,7 @@
 #include <immintrin.h>
 
 #include <cstdint>
+#include <cstring>
 
 namespace swax::cpu {
 
@@ -42,6 +43,14 @@ inline void store(float* p, F8 x, int64_t lanes) {
   } else {
     _mm256_maskstore_ps(p, lane_mask(lanes), x);
   }
+}
+
+// To the nearest bf16, ties to even.
+inline uint16_t to_bf16(float x) {
+  uint32_t bits = 0;
+  std::memcpy(&bits, &x, sizeof(bits));
+  if ((bits & 0x7fffffffU) > 0x7f800000U) return static_cast<uint16_t>(bits >> 16 | 0x40U);  // NaN
+  return static_cast<uint16_t>((bits + 0x7fffU + (bits >> 16 & 1U)) >> 16);
 }
 
 // ((0+4)+(2+6)) + ((1+5)+(3+7))

@@ -201,8 +201,9 @@ struct AdamW {
   float* v;
   const float* grad;
   const StepScalars* scalars;
+  bf16* values;  // or null
   float beta1, beta2, eps;
-  bool aligned;  // all four addresses
+  bool aligned;  // all addresses
 };
 struct AdamStep {
   float lr, clip, beta1, rest1, beta2, rest2, bias1, bias2, eps, decay;
@@ -241,10 +242,14 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(AdamW a, Batch<DecaySeg
     *reinterpret_cast<float4*>(a.master + i) = p;
     *reinterpret_cast<float4*>(a.m + i) = m;
     *reinterpret_cast<float4*>(a.v + i) = v;
+    if (a.values != nullptr) {
+      *reinterpret_cast<uint2*>(a.values + i) = make_uint2(two_bf16(p.x, p.y), two_bf16(p.z, p.w));
+    }
     return;
   }
   for (int64_t e = i; e < min(i + 4, end); ++e) {
     adam_element(s, a.master[e], a.m[e], a.v[e], a.grad[e]);
+    if (a.values != nullptr) from_f32(a.values + e, a.master[e]);
   }
 }
 
@@ -296,18 +301,19 @@ Status CudaBackend::norm_tree(Stream& s, const NormTreeArgs& a) {
 
 Status CudaBackend::adamw(Stream& s, const AdamWArgs& a) {
   SWAX_TRY(validate(a));
-  SWAX_TRY(need_data("adamw", {&a.master_S, &a.m_S, &a.v_S, &a.grad_S}));
+  SWAX_TRY(need_data("adamw", {&a.master_S, &a.m_S, &a.v_S, &a.grad_S, &a.values_S}));
   if (a.scalars == nullptr) return invalid_argument("adamw: scalars must not be null");
-  const AdamW args{
-      a.master_S.f32(),
-      a.m_S.f32(),
-      a.v_S.f32(),
-      a.grad_S.f32(),
-      a.scalars,
-      a.beta1,
-      a.beta2,
-      a.eps,
-      aligned16(a.master_S) && aligned16(a.m_S) && aligned16(a.v_S) && aligned16(a.grad_S)};
+  const AdamW args{a.master_S.f32(),
+                   a.m_S.f32(),
+                   a.v_S.f32(),
+                   a.grad_S.f32(),
+                   a.scalars,
+                   data_of<bf16>(a.values_S),
+                   a.beta1,
+                   a.beta2,
+                   a.eps,
+                   aligned16(a.master_S) && aligned16(a.m_S) && aligned16(a.v_S) &&
+                       aligned16(a.grad_S) && aligned16(a.values_S)};
   in_batches(
       a.segments, [](const DecaySegment& r) { return div_ceil(r.end - r.begin, kAdamTile); },
       [&](const Batch<DecaySegment>& b) {

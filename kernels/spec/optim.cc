@@ -39,6 +39,7 @@ Status validate(const AdamWArgs& a) {
                               {"m_S", a.m_S, DType::kF32, {size}},
                               {"v_S", a.v_S, DType::kF32, {size}},
                               {"grad_S", a.grad_S, DType::kF32, {size}}}));
+  SWAX_TRY(spec::expect_optional(kOp, {"values_S", a.values_S, DType::kBF16, {size}}));
   for (const DecaySegment& s : a.segments) {
     if (s.begin < 0 || s.end < s.begin || s.end > size) {
       return spec::bad_value(kOp, "segment end", s.end, "a range inside the shard");

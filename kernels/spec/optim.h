@@ -11,7 +11,8 @@
 //   segments that decay, else 0.
 // Bounds: K = 1, c = 3 (m, v), 2 (p); every operation is rounded by itself (no fused forms), so a
 // device gives the same bits. max_norm <= 0 means no clip. Elements outside the segments (padding)
-// are neither read nor written.
+// are neither read nor written. values_S, when given, gets the new master in bf16 with the bits of
+// `cast`: what products read next; a refused step leaves it alone too.
 #pragma once
 
 #include <cstdint>
@@ -56,6 +57,7 @@ struct AdamWArgs {
   float beta1 = 0.0F;
   float beta2 = 0.0F;
   float eps = 0.0F;
+  Tensor values_S = {};  // bf16, or empty
 };
 Status validate(const RowSumsqArgs& a);
 Status validate(const NormTreeArgs& a);

@@ -152,6 +152,56 @@ TEST(AdamW, EqualsReferenceWithAndWithoutDecay) {
   }
 }
 
+// The bits of a bf16 tensor, as numbers.
+std::vector<float> bf16_bits(const std::vector<uint16_t>& x) { return {x.begin(), x.end()}; }
+
+struct WithValues {
+  std::vector<float> master;
+  std::vector<uint16_t> values, cast;  // of AdamW; of master, by the op
+};
+WithValues run_with_values(const Adam& in, const StepScalars& s,
+                           const std::vector<DecaySegment>& segments, Rig& rig) {
+  const int64_t n = static_cast<int64_t>(in.master.size());
+  const auto bf16 = [n](std::vector<uint16_t>& x) {
+    return Tensor::of(x.data(), DType::kBF16, {n});
+  };
+  WithValues out{in.master, std::vector<uint16_t>(in.master.size(), 0x7fff),
+                 std::vector<uint16_t>(in.master.size())};
+  std::vector<float> m = in.m, v = in.v;
+  AdamWArgs a;
+  a.master_S = f32(out.master, {n});
+  a.m_S = f32(m, {n});
+  a.v_S = f32(v, {n});
+  a.grad_S = f32(in.grad, {n});
+  a.values_S = bf16(out.values);
+  a.segments = segments;
+  a.scalars = &s;
+  a.beta1 = 0.9F;
+  a.beta2 = 0.95F;
+  a.eps = 1e-8F;
+  EXPECT_TRUE(rig.backend->adamw(*rig.stream, a).ok());
+  EXPECT_TRUE(
+      rig.backend->cast(*rig.stream, {.from = f32(out.master, {n}), .to = bf16(out.cast)}).ok());
+  return out;
+}
+
+TEST(AdamW, WritesValuesWithTheBitsOfACast) {
+  const int64_t n = (1 << 15) + 103;
+  const Adam in = adam_inputs(n);
+  Rig rig = open_rig(2);
+  const Outputs want = run_adamw(in, adam_scalars(), {{0, 4001, true}, {4005, n, false}}, rig);
+  const WithValues got =
+      run_with_values(in, adam_scalars(), {{0, 4001, true}, {4005, n, false}}, rig);
+  EXPECT_TRUE(same_bits("master", got.master, want[0].values));
+  std::vector<uint16_t> expected = got.cast;
+  for (size_t i = 4001; i < 4005; ++i) expected[i] = 0x7fff;  // padding
+  EXPECT_TRUE(same_bits("values", bf16_bits(got.values), bf16_bits(expected)));
+  StepScalars skip = adam_scalars();
+  skip.skip = 1;
+  const WithValues refused = run_with_values(in, skip, {{0, n, true}}, rig);
+  EXPECT_EQ(refused.values, std::vector<uint16_t>(in.master.size(), 0x7fff));
+}
+
 TEST(AdamW, IsElementwise) {
   // The same elements in other segments at other places give the same bits.
   const Adam in = adam_inputs(1000);

@@ -170,7 +170,7 @@ SWAX_STAGE(cross_entropy, CrossEntropyArgs, &a.scalars, &a.logits_TV, &a.targets
            &a.token_loss_T)
 SWAX_STAGE(row_sumsq, RowSumsqArgs, SWAX_NONE, &a.x_S, &a.row_sums_R)
 SWAX_STAGE(norm_tree, NormTreeArgs, &a.scalars, &a.gathered_R, &a.order, &a.scratch)
-SWAX_STAGE(adamw, AdamWArgs, &a.scalars, &a.master_S, &a.m_S, &a.v_S, &a.grad_S)
+SWAX_STAGE(adamw, AdamWArgs, &a.scalars, &a.master_S, &a.m_S, &a.v_S, &a.grad_S, &a.values_S)
 
 Status StagingBackend::copy(Stream& s, Tensor to, Tensor from) {
   return staged(s, "copy", {&to, &from}, SWAX_NONE, [&] { return inner().copy(s, to, from); });
