@@ -57,7 +57,8 @@ Status CpuBackend::gemm(Stream&, const GemmArgs& a) {
   if (a.a.dtype != DType::kF32 || a.c.dtype != DType::kF32) {
     return invalid_argument("gemm: the CPU backend takes f32 only");
   }
-  SWAX_TRY(need_data("gemm", {&a.a, &a.b, &a.c}));
+  SWAX_TRY(need_data("gemm", {&a.a, &a.b, &a.c, &a.addend}));
+  const float* addend = a.addend.empty() ? nullptr : a.addend.f32();
   const int64_t m = a.c.dims[0];
   const int64_t n = a.c.dims[1];
   const int64_t k = a.trans_a ? a.a.dims[0] : a.a.dims[1];
@@ -79,7 +80,10 @@ Status CpuBackend::gemm(Stream&, const GemmArgs& a) {
     x.k = k;
     x.trans_a = a.trans_a;
     x.trans_b = a.trans_b;
-    x.accumulate = a.accumulate;
+    x.accumulate = a.accumulate || addend != nullptr;
+    for (int64_t r = 0; addend != nullptr && r < x.m; ++r) {
+      std::copy_n(addend + (row + r) * a.addend.row_stride + col, x.n, x.c + r * x.c_stride);
+    }
     matmul(form_, x);
   });
   return ok();

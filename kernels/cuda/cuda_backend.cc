@@ -154,7 +154,7 @@ Status CudaBackend::copy(Stream& s, Tensor to, Tensor from) {
 
 Status CudaBackend::gemm(Stream& s, const GemmArgs& a) {
   SWAX_TRY(validate(a));
-  SWAX_TRY(need_data("gemm", {&a.a, &a.b, &a.c}));
+  SWAX_TRY(need_data("gemm", {&a.a, &a.b, &a.c, &a.addend}));
   auto& stream = static_cast<CudaStream&>(s);
   return gemm_->run(stream.handle(), stream.workspace(), a);
 }

@@ -98,8 +98,10 @@ GemmShape gemm_shape(const GemmArgs& a) {
   s.out = a.c.dtype;
   s.trans_a = a.trans_a;
   s.trans_b = a.trans_b;
-  s.accumulate = a.accumulate;
-  s.align = std::min({alignment(a.a.data), alignment(a.b.data), alignment(a.c.data)});
+  // An addend has the layout of c, and which of the two is added does not matter to an algorithm.
+  s.accumulate = a.accumulate || !a.addend.empty();
+  s.align = std::min(
+      {alignment(a.a.data), alignment(a.b.data), alignment(a.c.data), alignment(a.addend.data)});
   return s;
 }
 
@@ -145,11 +147,11 @@ struct Gemm::Plan {
 
   cublasStatus_t multiply(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& with,
                           cudaStream_t stream, void* workspace, const void* pa, const void* pb,
-                          void* pc, bool accumulate) const {
+                          const void* addend, void* pc, bool accumulate) const {
     const float alpha = 1.0F;
     const float beta = accumulate ? 1.0F : 0.0F;
-    return cublasLtMatmul(handle, desc, &alpha, pb, b, pa, a, &beta, pc, c, pc, c, &with, workspace,
-                          static_cast<size_t>(kStreamWorkspace), stream);
+    return cublasLtMatmul(handle, desc, &alpha, pb, b, pa, a, &beta, addend, c, pc, c, &with,
+                          workspace, static_cast<size_t>(kStreamWorkspace), stream);
   }
 };
 
@@ -228,7 +230,7 @@ Status Gemm::choose(cudaStream_t stream, void* workspace, const GemmShape& s, Pl
     const auto& algo = found[static_cast<size_t>(i)].algo;
     SWAX_TRY(fill_probe(stream, s.out, c, c_bytes / dtype_bytes(s.out), 3));
     SWAX_CUDA_TRY("gemm", cudaMemsetAsync(flag, 0, sizeof(int32_t), stream));
-    if (plan.multiply(handle_, algo, stream, workspace, a, b, c, s.accumulate) !=
+    if (plan.multiply(handle_, algo, stream, workspace, a, b, c, c, s.accumulate) !=
         CUBLAS_STATUS_SUCCESS) {
       if (i == 0) return internal_error("gemm: the first heuristic does not run");
       continue;
@@ -243,7 +245,7 @@ Status Gemm::choose(cudaStream_t stream, void* workspace, const GemmShape& s, Pl
     float best = 0.0F;
     for (int run = 0; run < kTimedRuns; ++run) {
       timer.begin(stream);
-      plan.multiply(handle_, algo, stream, workspace, a, b, other, s.accumulate);
+      plan.multiply(handle_, algo, stream, workspace, a, b, other, other, s.accumulate);
       const float ms = timer.end_ms(stream);
       if (run == 0 || ms < best) best = ms;
     }
@@ -268,9 +270,10 @@ Result<const Gemm::Plan*> Gemm::plan(cudaStream_t stream, void* workspace, const
 Status Gemm::run(cudaStream_t stream, void* workspace, const GemmArgs& a) {
   SWAX_ASSIGN(const Plan* p, plan(stream, workspace, gemm_shape(a)));
   if (p->plain) return plain_gemm(stream, a);
-  return lt_status(
-      p->multiply(handle_, p->algo, stream, workspace, a.a.data, a.b.data, a.c.data, a.accumulate),
-      "cublasLtMatmul");
+  return lt_status(p->multiply(handle_, p->algo, stream, workspace, a.a.data, a.b.data,
+                               a.addend.empty() ? a.c.data : a.addend.data, a.c.data,
+                               a.accumulate || !a.addend.empty()),
+                   "cublasLtMatmul");
 }
 
 std::string Gemm::choices() const {

@@ -36,7 +36,7 @@ struct GemmShape {
   bool trans_a = false;
   bool trans_b = false;
   bool accumulate = false;
-  int64_t align = 0;  // bytes, a power of two <= 256: of all three addresses
+  int64_t align = 0;  // bytes, a power of two <= 256: of all addresses
   auto operator<=>(const GemmShape&) const = default;
 };
 GemmShape gemm_shape(const GemmArgs& a);

@@ -20,7 +20,7 @@ struct Sizes {
 
 template <typename In, typename Out>
 __global__ void __launch_bounds__(256)
-    plain_gemm_kernel(const In* a, const In* b, Out* c, Sizes s) {
+    plain_gemm_kernel(const In* a, const In* b, const Out* from, Out* c, Sizes s) {
   __shared__ float ta[kDepth][kTile + 1];
   __shared__ float tb[kDepth][kTile + 1];
   const int tx = static_cast<int>(threadIdx.x) % 16;
@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(256)
     for (int j = 0; j < kPerThread; ++j) {
       const int64_t r = row0 + ty + 16 * i;
       const int64_t col = col0 + tx + 16 * j;
-      acc[i][j] = s.accumulate && r < s.m && col < s.n ? to_f32(c[r * s.c_stride + col]) : 0.0F;
+      acc[i][j] = s.accumulate && r < s.m && col < s.n ? to_f32(from[r * s.c_stride + col]) : 0.0F;
     }
   }
   for (int64_t k0 = 0; k0 < s.k; k0 += kDepth) {
@@ -78,7 +78,8 @@ template <typename In, typename Out>
 Status launch(cudaStream_t stream, const GemmArgs& g, const Sizes& s) {
   const int64_t blocks = div_ceil(s.m, kTile) * div_ceil(s.n, kTile);
   plain_gemm_kernel<In, Out><<<static_cast<unsigned>(blocks), 256, 0, stream>>>(
-      data_of<In>(g.a), data_of<In>(g.b), data_of<Out>(g.c), s);
+      data_of<In>(g.a), data_of<In>(g.b), data_of<Out>(g.addend.empty() ? g.c : g.addend),
+      data_of<Out>(g.c), s);
   return last_launch("gemm (plain)");
 }
 

@@ -32,8 +32,14 @@ Status validate(const GemmArgs& a) {
   for (const int64_t d : {m, n, k, a.a.row_stride, a.b.row_stride, a.c.row_stride}) {
     if (d > kDimMax) return spec::bad_value(kOp, "a dimension or stride", d, "below 2^31");
   }
-  if (spec::overlap(a.a, a.c) || spec::overlap(a.b, a.c)) {
-    return invalid_argument("gemm: c must not alias a or b");
+  if (spec::overlap(a.a, a.c) || spec::overlap(a.b, a.c) || spec::overlap(a.addend, a.c)) {
+    return invalid_argument("gemm: c must not alias a, b or addend");
+  }
+  if (a.addend.empty()) return ok();
+  if (a.accumulate) return invalid_argument("gemm: an addend and accumulate exclude each other");
+  SWAX_TRY(spec::expect(kOp, {{"addend", a.addend, out, {m, n}, strided}}));
+  if (m > 1 && a.addend.row_stride != a.c.row_stride) {
+    return spec::bad_value(kOp, "addend row_stride", a.addend.row_stride, "that of c");
   }
   return ok();
 }

@@ -22,6 +22,7 @@ struct Product {
   int64_t m, n, k;
   bool trans_a, trans_b, accumulate;
   DType out;
+  bool apart = false;  // what is accumulated to is an addend elsewhere
 };
 
 Vec transposed(const std::vector<float>& x, int64_t rows, int64_t cols) {
@@ -47,14 +48,16 @@ void check_product(const Product& p) {
   if (p.accumulate) reference::add_to(want, widen(c));
   const RunOp run = [&](Rig& rig) -> Outputs {
     Values va(DType::kBF16, a), vb(DType::kBF16, b);
-    Values vc = p.accumulate ? Values(p.out, c) : Values(p.out, p.m * p.n);
+    const bool in_place = p.accumulate && !p.apart;
+    Values vc = in_place ? Values(p.out, c) : Values(p.out, p.m * p.n), addend(p.out, c);
     GemmArgs g;
     g.a = p.trans_a ? va.view({p.k, p.m}) : va.view({p.m, p.k});
     g.b = p.trans_b ? vb.view({p.n, p.k}) : vb.view({p.k, p.n});
     g.c = vc.view({p.m, p.n});
     g.trans_a = p.trans_a;
     g.trans_b = p.trans_b;
-    g.accumulate = p.accumulate;
+    g.accumulate = in_place;
+    if (p.accumulate && p.apart) g.addend = addend.view({p.m, p.n});
     const Status status = rig.backend->gemm(*rig.stream, g);
     EXPECT_TRUE(status.ok()) << status.to_string();
     return {{"c", vc.floats()}};
@@ -71,6 +74,8 @@ TEST(CudaBf16, Gemm) {
       check_product({37, 29, 45, true, true, accumulate, out});       // odd: the plain kernel
       check_product({1, 64, 256, false, true, accumulate, out});
     }
+    check_product({256, 192, 512, false, true, true, out, true});  // onto the residual stream
+    check_product({37, 29, 45, true, true, true, out, true});
   }
 }
 

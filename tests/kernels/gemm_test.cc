@@ -16,10 +16,11 @@ struct Case {
   bool trans_a = false, trans_b = false, accumulate = false;
   int64_t padding = 0;  // elements between rows
   double mean = 0.0;
+  bool apart = false;  // what is accumulated to lies elsewhere: the addend
 };
 
 struct Inputs {
-  std::vector<float> a, b, c;  // c: what is accumulated to
+  std::vector<float> a, b, c;  // c: what is added
   int64_t a_rows, a_cols, b_rows, b_cols;
 };
 
@@ -54,15 +55,19 @@ std::vector<Want> wants(const Case& c, const Inputs& in,
     for (int64_t k = 0; k < c.k; ++k) b.push_back(static_cast<double>(b_at(c, in, k, n)));
   }
   Vec y = reference::linear(a, b, c.k, canary);
-  if (c.accumulate) reference::add_to(y, widen(in.c));
-  return {{"c", y, rounding_bound(c.k, c.accumulate ? 2 : 1)}};
+  const bool adds = c.accumulate || c.apart;
+  if (adds) reference::add_to(y, widen(in.c));
+  return {{"c", y, rounding_bound(c.k, adds ? 2 : 1)}};
 }
 
 Outputs run(const Case& c, const Inputs& in, Rig& rig) {
   const int64_t stride = c.n + c.padding;
-  GuardedBuffer<float> out("c", c.m * stride);
-  for (int64_t i = 0; c.accumulate && i < c.m * c.n; ++i) {
-    out.data()[i / c.n * stride + i % c.n] = in.c[static_cast<size_t>(i)];
+  // The addend lies behind c, at the same place inside 256 bytes: forms may depend on that.
+  const int64_t behind = (c.m * stride + 63) / 64 * 64;
+  GuardedBuffer<float> out("c", c.apart ? 2 * behind : c.m * stride);
+  float* added_to = out.data() + (c.apart ? behind : 0);
+  for (int64_t i = 0; (c.accumulate || c.apart) && i < c.m * c.n; ++i) {
+    added_to[i / c.n * stride + i % c.n] = in.c[static_cast<size_t>(i)];
   }
   GemmArgs a;
   a.a = Tensor::of(const_cast<float*>(in.a.data()), DType::kF32, {in.a_rows, in.a_cols});
@@ -74,6 +79,10 @@ Outputs run(const Case& c, const Inputs& in, Rig& rig) {
   a.trans_a = c.trans_a;
   a.trans_b = c.trans_b;
   a.accumulate = c.accumulate;
+  if (c.apart) {
+    a.addend = a.c;
+    a.addend.data = added_to;
+  }
   const Status status = rig.backend->gemm(*rig.stream, a);
   EXPECT_TRUE(status.ok()) << status.to_string();
   std::vector<float> values;
@@ -118,6 +127,27 @@ TEST(Gemm, EqualsReferenceAroundPieces) {
   for (const int64_t k : {1, 2, 255, 256, 257, 1000}) {
     check({.m = 9, .n = 33, .k = k});
     check({.m = 9, .n = 33, .k = k, .mean = 2.0});  // sums that grow
+  }
+}
+
+TEST(Gemm, AnAddendGivesTheBitsOfACopyAccumulatedTo) {
+  for (const bool plain : {false, true}) {
+    for (const int64_t padding : {0, 5}) {
+      for (const Case& shape : {Case{.m = 45, .n = 37, .k = 29}, Case{.m = 390, .n = 24, .k = 600},
+                                Case{.m = 1, .n = 1544, .k = 64}}) {
+        Case c = shape;
+        c.trans_b = true;
+        c.padding = padding;
+        const Inputs in = inputs(c);
+        Rig rig = open_rig(2, plain);
+        c.accumulate = true;
+        const Outputs want = run(c, in, rig);
+        c.accumulate = false;
+        c.apart = true;
+        const Outputs got = run(c, in, rig);
+        EXPECT_TRUE(same_bits("c", got[0].values, want[0].values)) << c.m << " plain " << plain;
+      }
+    }
   }
 }
 
@@ -177,6 +207,16 @@ TEST(Gemm, RefusesWrongArguments) {
   std::vector<float> y(64);
   a.c = f32(y, {8, 8});
   EXPECT_TRUE(rig.backend->gemm(*rig.stream, a).ok());
+  a.addend = a.c;
+  EXPECT_EQ(rig.backend->gemm(*rig.stream, a).code(), Code::kInvalidArgument);  // c aliases it
+  a.addend = f32(x, {8, 8});
+  EXPECT_TRUE(rig.backend->gemm(*rig.stream, a).ok());
+  a.accumulate = true;
+  EXPECT_EQ(rig.backend->gemm(*rig.stream, a).code(), Code::kInvalidArgument);  // one or the other
+  a.accumulate = false;
+  a.addend = f32(x, {4, 16});
+  EXPECT_EQ(rig.backend->gemm(*rig.stream, a).code(), Code::kInvalidArgument);
+  a.addend = {};
   a.b = f32(x, {4, 16});
   EXPECT_EQ(rig.backend->gemm(*rig.stream, a).code(), Code::kInvalidArgument);
   a.b = Tensor::of(nullptr, DType::kF32, {8, 8});

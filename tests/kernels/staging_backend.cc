@@ -134,7 +134,7 @@ SWAX_STAGE(fill, FillArgs, SWAX_NONE, &a.x)
 SWAX_STAGE(add, AddArgs, SWAX_NONE, &a.a, &a.b, &a.out)
 SWAX_STAGE(cast, CastArgs, SWAX_NONE, &a.from, &a.to)
 SWAX_STAGE(digest, DigestArgs, SWAX_NONE, &a.x, &a.sums)
-SWAX_STAGE(gemm, GemmArgs, SWAX_NONE, &a.a, &a.b, &a.c)
+SWAX_STAGE(gemm, GemmArgs, SWAX_NONE, &a.a, &a.b, &a.c, &a.addend)
 SWAX_STAGE(embedding, EmbeddingArgs, SWAX_NONE, &a.tokens_T, &a.weight_VD, &a.y_TD)
 SWAX_STAGE(embedding_backward, EmbeddingBackwardArgs, SWAX_NONE, &a.tokens_T, &a.dy_TD,
            &a.dweight_VD)
