@@ -11,9 +11,7 @@ namespace swax {
 enum AttentionTag : int {
   kAttnIn = kFeedForwardTags,  // [T,D] normed x
   kAttnRstd,                   // [T]
-  kAttnQ,                      // [T,H,E] after RoPE
-  kAttnK,                      // [T,G,E] after RoPE
-  kAttnV,                      // [T,G,E]
+  kAttnQkv,                    // [T,(H+2G)E] columns of q and k, after RoPE, and of v
   kAttnO,                      // [T,H,E]
   kAttnLse,                    // [T,H]
 };
@@ -37,11 +35,16 @@ class AttentionLayer final : public Layer {
   Status decode(StepCtx& ctx, const DecodeArgs& a);
 
  private:
+  struct Heads {
+    Tensor q_THE, k_TGE, v_TGE;
+    Tensor turned;  // [T,H+G,E]: q and k, what RoPE turns
+  };
+  static Heads heads_of(const ModelShape& shape, const Tensor& qkv_TC);
   struct Projected {
-    Tensor in_TD, rstd_T, q_THE, k_TGE, v_TGE;
+    Tensor in_TD, rstd_T, qkv_TC;
   };
   Status project(StepCtx& ctx, Tensor x_TD, const Projected& p, Tensor cos_TP, Tensor sin_TP);
-  Status projections_backward(StepCtx& ctx, const Projected& d, Tensor x_TD, Tensor dx_TD);
+  Status projections_backward(StepCtx& ctx, const Heads& d, Tensor x_TD, Tensor dx_TD);
 
   FeedForward mlp_;
   float scale_;

@@ -14,8 +14,7 @@ enum FeedForwardTag : int {
   kMid = 0,  // [T,D] h: the residual stream between mixer and MLP
   kMlpIn,    // [T,D] normed h
   kMlpRstd,  // [T]
-  kMlpGate,  // [T,F] before silu
-  kMlpUp,    // [T,F]
+  kMlpUnit,  // [T,2F] gate before silu, up
   kMlpAct,   // [T,F] silu(gate) * up
   kFeedForwardTags
 };
@@ -27,13 +26,13 @@ class FeedForward {
                            std::vector<SavedSpec>& specs);
 
   struct Tensors {
-    Tensor mid_TD, in_TD, rstd_T, gate_TF, up_TF, act_TF;
+    Tensor mid_TD, in_TD, rstd_T, unit_TF2, act_TF;
   };
   // From saved tensors kMid (input) ...; y_TD empty: stops before the last product.
   Status forward(StepCtx& ctx, Tensor y_TD) const;
   // The same on tensors of the caller (decoding).
   Status forward(StepCtx& ctx, const Tensors& t, Tensor y_TD) const;
-  // d_TD: in dy, out dh. Overwrites kMlpUp.
+  // d_TD: in dy, out dh. Overwrites kMlpUnit.
   Status backward(StepCtx& ctx, Tensor d_TD) const;
   Status reform(StepCtx& ctx, int tag, Tensor out) const;
 

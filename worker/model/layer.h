@@ -28,10 +28,11 @@ enum class RecomputeMode { kNone, kLight, kBlock };
 struct Precision {
   DType values = DType::kF32;       // activations and their gradients, logits, gathered weights
   int64_t loss_chunk = kLossChunk;  // tokens whose logits exist at once
+  bool joined = false;              // products of one input with several weights are one product
 };
 constexpr Precision precision_of(BackendKind kind) {
   if (kind == BackendKind::kCpu) return {};
-  return {.values = DType::kBF16, .loss_chunk = kLossChunkCuda};
+  return {.values = DType::kBF16, .loss_chunk = kLossChunkCuda, .joined = true};
 }
 
 // One slot's inputs in device memory. T tokens.

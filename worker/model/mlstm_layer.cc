@@ -30,10 +30,7 @@ std::vector<SavedSpec> MlstmLayer::saved_specs(const ModelShape& shape, int64_t 
   specs.push_back(
       {.tag = kMlstmIn, .dtype = values, .dims = {t, shape.dim}, .rank = 2, .reform = true});
   specs.push_back({.tag = kMlstmRstd, .dims = {t}, .rank = 1});
-  specs.push_back({.tag = kMlstmQ, .dtype = values, .dims = {t, n, k}, .rank = 3});
-  specs.push_back({.tag = kMlstmK, .dtype = values, .dims = {t, n, k}, .rank = 3});
-  specs.push_back({.tag = kMlstmV, .dtype = values, .dims = {t, n, u}, .rank = 3});
-  specs.push_back({.tag = kMlstmGate, .dtype = values, .dims = {t, n, u}, .rank = 3});
+  specs.push_back({.tag = kMlstmQkvo, .dtype = values, .dims = {t, 2 * n * (k + u)}, .rank = 2});
   specs.push_back({.tag = kMlstmI, .dims = {t, n}, .rank = 2});
   specs.push_back({.tag = kMlstmF, .dims = {t, n}, .rank = 2});
   specs.push_back({.tag = kMlstmH, .dtype = values, .dims = {t, n, u}, .rank = 3});
@@ -49,12 +46,19 @@ std::vector<SavedSpec> MlstmLayer::saved_specs(const ModelShape& shape, int64_t 
   return specs;
 }
 
+MlstmLayer::Heads MlstmLayer::heads_of(const ModelShape& shape, const Tensor& qkvo_TC) {
+  const int64_t n = shape.mlstm_heads, k = shape.mlstm_qk, u = shape.mlstm_v;
+  return {.q_TNK = columns(qkvo_TC, 0, {n, k}),
+          .k_TNK = columns(qkvo_TC, n * k, {n, k}),
+          .v_TNU = columns(qkvo_TC, 2 * n * k, {n, u}),
+          .gate_TNU = columns(qkvo_TC, 2 * n * k + n * u, {n, u})};
+}
+
 Status MlstmLayer::project(StepCtx& ctx, Tensor x_TD, const Projected& p) {
   SWAX_TRY(norm_forward(ctx, x_TD, weight(ctx, norm_), p.in_TD, p.rstd_T));
-  SWAX_TRY(linear(ctx, p.in_TD, weight(ctx, wq_), p.q_TNK));
-  SWAX_TRY(linear(ctx, p.in_TD, weight(ctx, wk_), p.k_TNK));
-  SWAX_TRY(linear(ctx, p.in_TD, weight(ctx, wv_), p.v_TNU));
-  SWAX_TRY(linear(ctx, p.in_TD, weight(ctx, wo_gate_), p.gate_TNU));
+  SWAX_TRY(linears(ctx, p.in_TD,
+                   {weight(ctx, wq_), weight(ctx, wk_), weight(ctx, wv_), weight(ctx, wo_gate_)},
+                   {p.heads.q_TNK, p.heads.k_TNK, p.heads.v_TNU, p.heads.gate_TNU}));
   return ctx.backend.mlstm_gates(ctx.stream, {.x_TD = p.in_TD,
                                               .wi_ND = weight(ctx, wi_),
                                               .wf_ND = weight(ctx, wf_),
@@ -78,10 +82,7 @@ Status MlstmLayer::head_norm(StepCtx& ctx, const Normed& n) {
 Status MlstmLayer::forward(StepCtx& ctx, Tensor x_TD, Tensor y_TD) {
   const Projected p{.in_TD = ctx.save(kMlstmIn),
                     .rstd_T = ctx.save(kMlstmRstd),
-                    .q_TNK = ctx.save(kMlstmQ),
-                    .k_TNK = ctx.save(kMlstmK),
-                    .v_TNU = ctx.save(kMlstmV),
-                    .gate_TNU = ctx.save(kMlstmGate),
+                    .heads = heads_of(ctx.shape, ctx.save(kMlstmQkvo)),
                     .i_TN = ctx.save(kMlstmI),
                     .f_TN = ctx.save(kMlstmF)};
   SWAX_TRY(project(ctx, x_TD, p));
@@ -90,9 +91,9 @@ Status MlstmLayer::forward(StepCtx& ctx, Tensor x_TD, Tensor y_TD) {
     const ModelShape& m = ctx.shape;
     const int64_t elements =
         mlstm_scratch(ctx.tokens, m.mlstm_heads, m.mlstm_qk, m.mlstm_v, m.mlstm_chunk);
-    SWAX_TRY(ctx.backend.mlstm(ctx.stream, {.q_TNK = p.q_TNK,
-                                            .k_TNK = p.k_TNK,
-                                            .v_TNU = p.v_TNU,
+    SWAX_TRY(ctx.backend.mlstm(ctx.stream, {.q_TNK = p.heads.q_TNK,
+                                            .k_TNK = p.heads.k_TNK,
+                                            .v_TNU = p.heads.v_TNU,
                                             .i_TN = p.i_TN,
                                             .f_TN = p.f_TN,
                                             .reset_T = ctx.slot.reset_T,
@@ -105,13 +106,11 @@ Status MlstmLayer::forward(StepCtx& ctx, Tensor x_TD, Tensor y_TD) {
                                             .chunk = m.mlstm_chunk}));
   }
   SWAX_TRY(head_norm(ctx, {.h_TNU = ctx.save(kMlstmH),
-                           .gate_TNU = p.gate_TNU,
+                           .gate_TNU = p.heads.gate_TNU,
                            .mean_TN = ctx.save(kMlstmMean),
                            .rstd_TN = ctx.save(kMlstmHeadRstd),
                            .out_TNU = ctx.save(kMlstmOut)}));
-  const Tensor mid_TD = ctx.save(kMid);
-  SWAX_TRY(ctx.backend.copy(ctx.stream, mid_TD, x_TD));
-  SWAX_TRY(linear(ctx, ctx.save(kMlstmOut), weight(ctx, w_out_), mid_TD, Into::kAdd));
+  SWAX_TRY(linear_onto(ctx, ctx.save(kMlstmOut), weight(ctx, w_out_), x_TD, ctx.save(kMid)));
   return mlp_.forward(ctx, y_TD);
 }
 
@@ -119,16 +118,12 @@ Status MlstmLayer::backward(StepCtx& ctx, Tensor x_TD, Tensor dy_TD, Tensor dx_T
   if (dx_TD.data != dy_TD.data) SWAX_TRY(ctx.backend.copy(ctx.stream, dx_TD, dy_TD));
   SWAX_TRY(mlp_.backward(ctx, dx_TD));
   const ScratchScope scope(ctx);
-  const Tensor q = ctx.save(kMlstmQ), v = ctx.save(kMlstmV), i = ctx.save(kMlstmI);
-  const auto like = [&](const Tensor& t) { return take_like(ctx, t); };
+  const auto like = [&](int tag) { return take_like(ctx, ctx.save(tag)); };
   const Projected d{.in_TD = {},
                     .rstd_T = {},
-                    .q_TNK = like(q),
-                    .k_TNK = like(q),
-                    .v_TNU = like(v),
-                    .gate_TNU = like(v),
-                    .i_TN = like(i),
-                    .f_TN = like(i)};
+                    .heads = heads_of(ctx.shape, like(kMlstmQkvo)),
+                    .i_TN = like(kMlstmI),
+                    .f_TN = like(kMlstmF)};
   SWAX_TRY(cell_backward(ctx, dx_TD, d));
   return projections_backward(ctx, d, x_TD, dx_TD);
 }
@@ -138,6 +133,7 @@ Status MlstmLayer::cell_backward(StepCtx& ctx, Tensor dx_TD, const Projected& d)
   const ScratchScope scope(ctx);
   const ModelShape& m = ctx.shape;
   const int64_t n = m.mlstm_heads, u = m.mlstm_v;
+  const Heads saved = heads_of(m, ctx.save(kMlstmQkvo));
   const Tensor dh_TNU = take_values(ctx, {ctx.tokens, n, u});
   {
     const ScratchScope norm(ctx);
@@ -151,21 +147,21 @@ Status MlstmLayer::cell_backward(StepCtx& ctx, Tensor dx_TD, const Projected& d)
     const int64_t elements = rms_norm_backward_scratch(ctx.tokens, n * u);
     SWAX_TRY(ctx.backend.head_norm_backward(ctx.stream,
                                             {.h_TNU = ctx.save(kMlstmH),
-                                             .o_TNU = ctx.save(kMlstmGate),
+                                             .o_TNU = saved.gate_TNU,
                                              .w_NU = weight(ctx, head_norm_),
                                              .mean_TN = ctx.save(kMlstmMean),
                                              .rstd_TN = ctx.save(kMlstmHeadRstd),
                                              .dy_TNU = dout_TNU,
                                              .dh_TNU = dh_TNU,
-                                             .do_TNU = d.gate_TNU,
+                                             .do_TNU = d.heads.gate_TNU,
                                              .dw_NU = grad(ctx, head_norm_),
                                              .scratch = ctx.arena.take(DType::kF32, {elements})}));
   }
   const int64_t elements =
       mlstm_backward_scratch(ctx.tokens, n, m.mlstm_qk, m.mlstm_v, m.mlstm_chunk);
-  return ctx.backend.mlstm_backward(ctx.stream, {.q_TNK = ctx.save(kMlstmQ),
-                                                 .k_TNK = ctx.save(kMlstmK),
-                                                 .v_TNU = ctx.save(kMlstmV),
+  return ctx.backend.mlstm_backward(ctx.stream, {.q_TNK = saved.q_TNK,
+                                                 .k_TNK = saved.k_TNK,
+                                                 .v_TNU = saved.v_TNU,
                                                  .i_TN = ctx.save(kMlstmI),
                                                  .f_TN = ctx.save(kMlstmF),
                                                  .reset_T = ctx.slot.reset_T,
@@ -175,9 +171,9 @@ Status MlstmLayer::cell_backward(StepCtx& ctx, Tensor dx_TD, const Projected& d)
                                                  .m_TN = ctx.save(kMlstmM),
                                                  .den_TN = ctx.save(kMlstmDen),
                                                  .dh_TNU = dh_TNU,
-                                                 .dq_TNK = d.q_TNK,
-                                                 .dk_TNK = d.k_TNK,
-                                                 .dv_TNU = d.v_TNU,
+                                                 .dq_TNK = d.heads.q_TNK,
+                                                 .dk_TNK = d.heads.k_TNK,
+                                                 .dv_TNU = d.heads.v_TNU,
                                                  .di_TN = d.i_TN,
                                                  .df_TN = d.f_TN,
                                                  .scratch = ctx.arena.take(DType::kF32, {elements}),
@@ -187,17 +183,15 @@ Status MlstmLayer::cell_backward(StepCtx& ctx, Tensor dx_TD, const Projected& d)
 Status MlstmLayer::projections_backward(StepCtx& ctx, const Projected& d, Tensor x_TD,
                                         Tensor dx_TD) {
   const Tensor din_TD = take_like(ctx, x_TD);
-  SWAX_TRY(linear_dx(ctx, d.q_TNK, weight(ctx, wq_), din_TD));
-  SWAX_TRY(linear_dx(ctx, d.k_TNK, weight(ctx, wk_), din_TD, Into::kAdd));
-  SWAX_TRY(linear_dx(ctx, d.v_TNU, weight(ctx, wv_), din_TD, Into::kAdd));
-  SWAX_TRY(linear_dx(ctx, d.gate_TNU, weight(ctx, wo_gate_), din_TD, Into::kAdd));
+  const auto [dq_TNK, dk_TNK, dv_TNU, dgate_TNU] = d.heads;
+  SWAX_TRY(linears_dx(ctx, {dq_TNK, dk_TNK, dv_TNU, dgate_TNU},
+                      {weight(ctx, wq_), weight(ctx, wk_), weight(ctx, wv_), weight(ctx, wo_gate_)},
+                      din_TD));
   {
     const ScratchScope in(ctx);
     SWAX_ASSIGN(const Tensor in_TD, ctx.saved(kMlstmIn));
-    SWAX_TRY(linear_dw(ctx, d.q_TNK, in_TD, grad(ctx, wq_)));
-    SWAX_TRY(linear_dw(ctx, d.k_TNK, in_TD, grad(ctx, wk_)));
-    SWAX_TRY(linear_dw(ctx, d.v_TNU, in_TD, grad(ctx, wv_)));
-    SWAX_TRY(linear_dw(ctx, d.gate_TNU, in_TD, grad(ctx, wo_gate_)));
+    SWAX_TRY(linears_dw(ctx, {dq_TNK, dk_TNK, dv_TNU, dgate_TNU}, in_TD,
+                        {grad(ctx, wq_), grad(ctx, wk_), grad(ctx, wv_), grad(ctx, wo_gate_)}));
     SWAX_TRY(ctx.backend.mlstm_gates_backward(ctx.stream,
                                               {.x_TD = in_TD,
                                                .wi_ND = weight(ctx, wi_),
@@ -231,7 +225,7 @@ Status MlstmLayer::reform(StepCtx& ctx, Tensor x_TD, int tag, Tensor out) {
   SWAX_CHECK(tag == kMlstmOut);
   // Writes mean and rstd again, with the bits they already have.
   return head_norm(ctx, {.h_TNU = ctx.save(kMlstmH),
-                         .gate_TNU = ctx.save(kMlstmGate),
+                         .gate_TNU = heads_of(ctx.shape, ctx.save(kMlstmQkvo)).gate_TNU,
                          .mean_TN = ctx.save(kMlstmMean),
                          .rstd_TN = ctx.save(kMlstmHeadRstd),
                          .out_TNU = out});
@@ -246,35 +240,30 @@ Status MlstmLayer::decode(StepCtx& ctx, const DecodeArgs& a) {
   };
   const Projected p{.in_TD = f32({1, m.dim}),
                     .rstd_T = f32({1}),
-                    .q_TNK = f32({1, n, k}),
-                    .k_TNK = f32({1, n, k}),
-                    .v_TNU = f32({1, n, u}),
-                    .gate_TNU = f32({1, n, u}),
+                    .heads = heads_of(m, f32({1, 2 * n * (k + u)})),
                     .i_TN = f32({1, n}),
                     .f_TN = f32({1, n})};
   SWAX_TRY(project(ctx, a.x_TD, p));
   const Tensor h_TNU = f32({1, n, u}), out_TNU = f32({1, n, u});
-  SWAX_TRY(ctx.backend.mlstm_step(ctx.stream, {.q_NK = p.q_TNK.reshaped({n, k}),
-                                               .k_NK = p.k_TNK.reshaped({n, k}),
-                                               .v_NU = p.v_TNU.reshaped({n, u}),
+  SWAX_TRY(ctx.backend.mlstm_step(ctx.stream, {.q_NK = p.heads.q_TNK.reshaped({n, k}),
+                                               .k_NK = p.heads.k_TNK.reshaped({n, k}),
+                                               .v_NU = p.heads.v_TNU.reshaped({n, u}),
                                                .i_N = p.i_TN.reshaped({n}),
                                                .f_N = p.f_TN.reshaped({n}),
                                                .h_NU = h_TNU.reshaped({n, u}),
                                                .state_NKU1 = a.state_NKU1,
                                                .m_N = a.m_N}));
   SWAX_TRY(head_norm(ctx, {.h_TNU = h_TNU,
-                           .gate_TNU = p.gate_TNU,
+                           .gate_TNU = p.heads.gate_TNU,
                            .mean_TN = f32({1, n}),
                            .rstd_TN = f32({1, n}),
                            .out_TNU = out_TNU}));
   const FeedForward::Tensors t{.mid_TD = f32({1, m.dim}),
                                .in_TD = p.in_TD,
                                .rstd_T = p.rstd_T,
-                               .gate_TF = f32({1, m.ff}),
-                               .up_TF = f32({1, m.ff}),
+                               .unit_TF2 = f32({1, 2 * m.ff}),
                                .act_TF = f32({1, m.ff})};
-  SWAX_TRY(ctx.backend.copy(ctx.stream, t.mid_TD, a.x_TD));
-  SWAX_TRY(linear(ctx, out_TNU, weight(ctx, w_out_), t.mid_TD, Into::kAdd));
+  SWAX_TRY(linear_onto(ctx, out_TNU, weight(ctx, w_out_), a.x_TD, t.mid_TD));
   return mlp_.forward(ctx, t, a.y_TD);
 }
 

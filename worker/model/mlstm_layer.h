@@ -11,10 +11,7 @@ namespace swax {
 enum MlstmTag : int {
   kMlstmIn = kFeedForwardTags,  // [T,D] normed x
   kMlstmRstd,                   // [T]
-  kMlstmQ,                      // [T,N,K]
-  kMlstmK,                      // [T,N,K]
-  kMlstmV,                      // [T,N,U]
-  kMlstmGate,                   // [T,N,U] output gate before the sigmoid
+  kMlstmQkvo,                   // [T,2NK+2NU] columns of q, k, v, output gate before the sigmoid
   kMlstmI,                      // [T,N] capped
   kMlstmF,                      // [T,N] capped
   kMlstmH,                      // [T,N,U]
@@ -44,8 +41,14 @@ class MlstmLayer final : public Layer {
   Status decode(StepCtx& ctx, const DecodeArgs& a);
 
  private:
+  struct Heads {
+    Tensor q_TNK, k_TNK, v_TNU, gate_TNU;
+  };
+  static Heads heads_of(const ModelShape& shape, const Tensor& qkvo_TC);
   struct Projected {
-    Tensor in_TD, rstd_T, q_TNK, k_TNK, v_TNU, gate_TNU, i_TN, f_TN;
+    Tensor in_TD, rstd_T;
+    Heads heads;
+    Tensor i_TN, f_TN;
   };
   struct Normed {
     Tensor h_TNU, gate_TNU, mean_TN, rstd_TN, out_TNU;

@@ -1,12 +1,53 @@
 #include "worker/model/ops.h"
 
 #include <algorithm>
+#include <span>
 #include <string>
 
 #include "proto/base/text.h"
 #include "worker/model/recompute.h"
 
 namespace swax {
+namespace {
+
+// `part` begins `elements` elements behind the beginning of `first`.
+bool follows(const Tensor& part, const Tensor& first, int64_t elements) {
+  return part.data == static_cast<char*>(first.data) + elements * dtype_bytes(first.dtype);
+}
+
+// The matrix of all rows of `parts`. That they are joined decides bits, so it must be possible.
+Tensor stacked(TensorList parts) {
+  Tensor all = *parts.begin();
+  for (const Tensor& part : std::span(parts).subspan(1)) {
+    SWAX_CHECK(part.dims[1] == all.dims[1]);
+    SWAX_CHECK(follows(part, all, all.elements()));
+    all.dims[0] += part.dims[0];
+  }
+  return all;
+}
+
+// The matrix of all columns.
+Tensor beside(TensorList parts) {
+  Tensor all = as_rows(*parts.begin());
+  for (const Tensor& part : std::span(parts).subspan(1)) {
+    SWAX_CHECK(part.row_stride == all.row_stride);
+    SWAX_CHECK(follows(part, all, all.dims[1]));
+    all.dims[1] += part.row_elements();
+  }
+  return all;
+}
+
+}  // namespace
+
+Tensor columns(const Tensor& x_TC, int64_t begin, std::initializer_list<int64_t> dims) {
+  Tensor t = x_TC;
+  for (const int64_t d : dims) t.dims[t.rank++ - 1] = d;
+  --t.rank;
+  SWAX_CHECK(begin >= 0);
+  SWAX_CHECK(begin + t.row_elements() <= x_TC.dims[1]);
+  t.data = static_cast<char*>(t.data) + begin * dtype_bytes(t.dtype);
+  return t;
+}
 
 int unit_index(const ModelShape& shape, std::string_view name) {
   const int tensor = shape.find(std::string(name));
@@ -30,6 +71,15 @@ Status linear(StepCtx& ctx, Tensor x_TI, Tensor w_OI, Tensor y_TO, Into into) {
                                        .accumulate = into == Into::kAdd});
 }
 
+Status linear_onto(StepCtx& ctx, Tensor x_TI, Tensor w_OI, Tensor from_TO, Tensor y_TO) {
+  return ctx.backend.gemm(ctx.stream, {.a = as_rows(x_TI),
+                                       .b = w_OI,
+                                       .c = as_rows(y_TO),
+                                       .trans_a = false,
+                                       .trans_b = true,
+                                       .addend = as_rows(from_TO)});
+}
+
 Status linear_dx(StepCtx& ctx, Tensor dy_TO, Tensor w_OI, Tensor dx_TI, Into into) {
   return ctx.backend.gemm(ctx.stream, {.a = as_rows(dy_TO),
                                        .b = w_OI,
@@ -46,6 +96,31 @@ Status linear_dw(StepCtx& ctx, Tensor dy_TO, Tensor x_TI, Tensor dw_OI, Into int
                                        .trans_a = true,
                                        .trans_b = false,
                                        .accumulate = into == Into::kAdd});
+}
+
+Status linears(StepCtx& ctx, Tensor x_TI, TensorList w_OI, TensorList y_TO) {
+  if (ctx.precision.joined) return linear(ctx, x_TI, stacked(w_OI), beside(y_TO));
+  const Tensor* y = y_TO.begin();
+  for (const Tensor& w : w_OI) SWAX_TRY(linear(ctx, x_TI, w, *y++));
+  return ok();
+}
+
+Status linears_dx(StepCtx& ctx, TensorList dy_TO, TensorList w_OI, Tensor dx_TI) {
+  if (ctx.precision.joined) return linear_dx(ctx, beside(dy_TO), stacked(w_OI), dx_TI);
+  const Tensor* dy = dy_TO.begin();
+  Into into = Into::kWrite;
+  for (const Tensor& w : w_OI) {
+    SWAX_TRY(linear_dx(ctx, *dy++, w, dx_TI, into));
+    into = Into::kAdd;
+  }
+  return ok();
+}
+
+Status linears_dw(StepCtx& ctx, TensorList dy_TO, Tensor x_TI, TensorList dw_OI) {
+  if (ctx.precision.joined) return linear_dw(ctx, beside(dy_TO), x_TI, stacked(dw_OI));
+  const Tensor* dy = dy_TO.begin();
+  for (const Tensor& dw : dw_OI) SWAX_TRY(linear_dw(ctx, *dy++, x_TI, dw));
+  return ok();
 }
 
 Status norm_forward(StepCtx& ctx, Tensor x_TD, Tensor w_D, Tensor y_TD, Tensor rstd_T) {
