@@ -35,6 +35,7 @@ Result<std::unique_ptr<Fsdp>> Fsdp::create(RankContext& rank, const ModelShape& 
   const int units = static_cast<int>(layout.units.size());
   const int slots = options.reshard ? std::min(units, (self->prefetch_ ? 1 : 0) + 1) : units;
   self->ring_.resize(slots);
+  self->own_current_.resize(units);
   for (int i = 0; i < slots; ++i) {
     RingSlot& slot = self->ring_[i];
     const int64_t elements = options.reshard ? flat_max : layout.units[i].flat_elements;
@@ -117,7 +118,8 @@ Status Fsdp::gather(int unit, int index) {
   if (values_ != DType::kF32) {
     const Tensor own =
         flat_part(full, rank_.shard.rank() * layout.shard_elements, layout.shard_elements);
-    SWAX_TRY(rank_.backend.cast(rank_.comm, {.from = shard, .to = own}));
+    if (!own_current_[unit]) SWAX_TRY(rank_.backend.cast(rank_.comm, {.from = shard, .to = own}));
+    own_current_[unit] = !reshard_;
     shard = own;
   }
   if (plan_.ranks > 1) {
@@ -155,11 +157,28 @@ Status Fsdp::release(int unit) {
   return ok();
 }
 
-void Fsdp::weights_changed() {
+void Fsdp::drop_gathered() {
   for (RingSlot& slot : ring_) {
     SWAX_CHECK(!slot.in_use);
     slot.unit = -1;
   }
+}
+
+void Fsdp::weights_changed() {
+  drop_gathered();
+  own_current_.assign(own_current_.size(), false);
+}
+
+// A refused update leaves the values alone too: what was not current before is cast as ever. One
+// rank's own part is the whole copy, which stays gathered.
+void Fsdp::weights_updated() {
+  if (plan_.ranks > 1 || own_values(0).empty()) drop_gathered();
+}
+
+Tensor Fsdp::own_values(int unit) const {
+  if (reshard_ || values_ == DType::kF32) return {};
+  const int64_t count = unit_elements(unit);
+  return flat_part(ring_[unit].block.tensor, rank_.shard.rank() * count, count);
 }
 
 Result<const UnitTensors*> Fsdp::gradient(int unit) {

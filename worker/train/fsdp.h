@@ -39,6 +39,11 @@ class Fsdp final : public UnitStore {
   Status idle_eval_slot();
   // The master weights changed: gathered copies are stale.
   void weights_changed();
+  // The same by the optimizer, which has written what own_values() asks for.
+  void weights_updated();
+  // Where the optimizer puts the new weights of this rank's shard in the value type, so that no
+  // gather casts them: its part of the gathered copy. Empty where that is f32 or given back.
+  Tensor own_values(int unit) const;
 
   // Flat over units: [S of unit 0, S of unit 1, ...].
   Tensor master() const { return master_.tensor; }
@@ -46,6 +51,7 @@ class Fsdp final : public UnitStore {
   Tensor adam_v() const { return v_.tensor; }
   Tensor gradient_sum() const { return sum_.accumulator(); }
   int64_t unit_begin(int unit) const { return unit_begin_[unit]; }
+  int64_t unit_elements(int unit) const { return layout_.units[unit].shard_elements; }
   int64_t shard_elements() const { return total_; }
   int64_t gather_bytes() const;
   int64_t exchange_bytes() const;
@@ -76,6 +82,7 @@ class Fsdp final : public UnitStore {
   int find(int unit) const;
   int free_slot(int unit) const;
   Status gather(int unit, int slot);
+  void drop_gathered();
 
   RankContext& rank_;
   const ModelShape& shape_;
@@ -90,6 +97,8 @@ class Fsdp final : public UnitStore {
   std::vector<int64_t> unit_begin_;
   Block master_, m_, v_, slot_gradient_, received_;
   std::vector<RingSlot> ring_;
+  // By unit: own_values() hold the master weights, as of the last cast or update.
+  std::vector<bool> own_current_;
   std::vector<std::vector<GradientPlace>> gradients_;  // by unit
   std::vector<std::vector<std::pair<int64_t, int64_t>>>
       padding_;  // by unit: {begin, count} inside the flat buffer

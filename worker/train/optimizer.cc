@@ -14,14 +14,15 @@ Result<std::unique_ptr<Optimizer>> Optimizer::create(RankContext& rank, const Mo
   self->eps_ = static_cast<float>(spec.optimizer().eps());
   for (size_t unit = 0; unit < layout.units.size(); ++unit) {
     const int64_t begin = fsdp.unit_begin(static_cast<int>(unit));
+    std::vector<DecaySegment>& decay = self->decay_.emplace_back();
     for (const ShardPiece& piece : layout.units[unit].pieces[rank.shard.rank()]) {
       self->rows_.push_back({.begin = begin + piece.shard_begin,
                              .rows = exact_div(piece.elements, piece.row_elements),
                              .row_elements = piece.row_elements,
                              .first_row = piece.first_row});
-      self->decay_.push_back({.begin = begin + piece.shard_begin,
-                              .end = begin + piece.shard_begin + piece.elements,
-                              .decay = shape.tensors[piece.tensor].decay});
+      decay.push_back({.begin = piece.shard_begin,
+                       .end = piece.shard_begin + piece.elements,
+                       .decay = shape.tensors[piece.tensor].decay});
     }
   }
   const int64_t rows = static_cast<int64_t>(layout.row_order.size());
@@ -63,17 +64,30 @@ Status Optimizer::update(StepScalars* scalars, Event state_free) {
                                              .scratch = scratch_.tensor,
                                              .scalars = scalars}));
   backend.wait(rank_.compute, state_free);
-  SWAX_TRY(backend.adamw(rank_.compute, {.master_S = fsdp_.master(),
-                                         .m_S = fsdp_.adam_m(),
-                                         .v_S = fsdp_.adam_v(),
-                                         .grad_S = fsdp_.gradient_sum(),
-                                         .segments = decay_,
-                                         .scalars = scalars,
-                                         .beta1 = beta1_,
-                                         .beta2 = beta2_,
-                                         .eps = eps_}));
+  SWAX_TRY(adamw(scalars));
   backend.wait(rank_.comm, backend.record(rank_.compute));
-  fsdp_.weights_changed();
+  fsdp_.weights_updated();
+  return ok();
+}
+
+// A call per unit: the values of each lie in a buffer of their own.
+Status Optimizer::adamw(const StepScalars* scalars) {
+  for (size_t u = 0; u < decay_.size(); ++u) {
+    const int unit = static_cast<int>(u);
+    const auto part = [&](const Tensor& flat) {
+      return flat_part(flat, fsdp_.unit_begin(unit), fsdp_.unit_elements(unit));
+    };
+    SWAX_TRY(rank_.backend.adamw(rank_.compute, {.master_S = part(fsdp_.master()),
+                                                 .m_S = part(fsdp_.adam_m()),
+                                                 .v_S = part(fsdp_.adam_v()),
+                                                 .grad_S = part(fsdp_.gradient_sum()),
+                                                 .segments = decay_[u],
+                                                 .scalars = scalars,
+                                                 .beta1 = beta1_,
+                                                 .beta2 = beta2_,
+                                                 .eps = eps_,
+                                                 .values_S = fsdp_.own_values(unit)}));
+  }
   return ok();
 }
 

@@ -25,11 +25,12 @@ class Optimizer {
  private:
   Optimizer(RankContext& rank, Fsdp& fsdp) : rank_(rank), fsdp_(fsdp) {}
   Status gather_row_sums();
+  Status adamw(const StepScalars* scalars);
   RankContext& rank_;
   Fsdp& fsdp_;
   float beta1_ = 0.0F, beta2_ = 0.0F, eps_ = 0.0F;
   std::vector<RowSegment> rows_;
-  std::vector<DecaySegment> decay_;
+  std::vector<std::vector<DecaySegment>> decay_;  // by unit, inside its part of the shard
   Block row_sums_, gathered_, order_, scratch_;
 };
 
