@@ -121,9 +121,9 @@ Result<std::unique_ptr<ShardDbReader>> ShardDbReader::open(const std::string& db
   std::unique_ptr<rocksdb::DB> db(raw);
   if (!status.ok()) {
     const Status why = from_rocks(status, "open " + db_folder);
-    // Nobody writes here any more: whatever keeps it from opening is damage, but for a full
-    // descriptor table.
-    return why.code() == Code::kResourceExhausted ? why : data_loss(why.message());
+    // Nobody writes here any more: whatever keeps it from opening is damage, but for what passes.
+    const bool passes = why.code() == Code::kResourceExhausted || why.code() == Code::kUnavailable;
+    return passes ? why : data_loss(why.message());
   }
   return std::unique_ptr<ShardDbReader>(std::make_unique<SstShardReader>(db_folder, std::move(db)));
 }

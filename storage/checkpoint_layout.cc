@@ -32,6 +32,13 @@ Status lost(const std::string& path, const std::string& what) {
   return data_loss(path + ": " + what);
 }
 
+// What is not there, or is something else, is lost. That a read failed for another reason (a mount
+// that is away, no descriptors, no right) says nothing about the bytes.
+Status missing_is_lost(const Status& status) {
+  const bool gone = status.code() == Code::kNotFound || status.code() == Code::kInvalidArgument;
+  return gone ? data_loss(status.message()) : status;
+}
+
 std::string number(uint64_t value) { return to_text(value); }
 
 Status check_report(const std::string& path, const CheckpointName& name, uint32_t world_size,
@@ -166,7 +173,7 @@ Result<std::vector<pb::CheckpointFile>> describe_db_files(const std::string& db_
 
 Status check_db_files(const std::string& db_folder, const pb::ShardManifest& shard) {
   Result<std::vector<pb::CheckpointFile>> found = describe_db_files(db_folder);
-  if (!found.ok()) return data_loss(found.status().message());
+  if (!found.ok()) return missing_is_lost(found.status());
   std::map<std::string, const pb::CheckpointFile*> by_name;
   for (const pb::CheckpointFile& file : *found) by_name[file.name()] = &file;
   for (const pb::CheckpointFile& want : shard.files()) {
@@ -193,7 +200,7 @@ Result<ShardFile> read_shard_file(const std::string& folder, const CheckpointNam
                                   uint32_t world_size, const pb::RankShard& reported) {
   const RankPaths paths(folder, reported.rank());
   Result<std::string> bytes = read_file(paths.shard, kContainerBytesMax);
-  if (!bytes.ok()) return data_loss(bytes.status().message());
+  if (!bytes.ok()) return missing_is_lost(bytes.status());
   if (reported.path() != paths.db_name) {
     return lost(paths.shard, "path=" + printable(reported.path()) + ": must be " + paths.db_name);
   }

@@ -20,6 +20,7 @@ CheckpointEntry read_entry(const std::string& ckpt_root, const CheckpointName& n
   CheckpointEntry entry;
   entry.name = name;
   Result<pb::CheckpointManifest> manifest = read_committed(ckpt_root, name);
+  entry.read = manifest.status().code();
   if (manifest.ok()) {
     entry.committed = true;
     entry.manifest = std::move(*manifest);
@@ -30,6 +31,7 @@ CheckpointEntry read_entry(const std::string& ckpt_root, const CheckpointName& n
   }
   const std::string bad = join_path(folder_of(ckpt_root, name), kBadFile);
   if (path_exists(bad)) {
+    entry.read = Code::kOk;
     const Result<std::string> reason = read_file(bad, 2 * kReasonBytesMax);
     entry.problem = "marked bad: " +
                     (reason.ok() ? printable(*reason, kReasonBytesMax) : reason.status().message());

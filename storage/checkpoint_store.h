@@ -49,7 +49,9 @@ struct ShardWriteOptions {
   CheckpointName name;
   uint32_t rank = 0;
   uint32_t world_size = 1;
-  bool read_back = false;  // verify by reading everything again before reporting durable
+  // Everything is read again and compared before the rank counts as durable: whatever is committed
+  // has been verified, so retention, which keeps the newest `keep`, always keeps verified ones.
+  bool read_back = true;
 };
 
 // Writes and syncs one rank's database, two SST files at a time (a second thread, 32 MiB of memory
@@ -73,8 +75,11 @@ Status commit_checkpoint(const std::string& ckpt_root, const pb::CheckpointManif
 
 struct CheckpointEntry {
   CheckpointName name;
-  bool committed = false;           // COMMITTED present and whole
-  std::string problem;              // why not, or why it is marked bad
+  bool committed = false;  // COMMITTED present and whole
+  std::string problem;     // why not, or why it is marked bad
+  // Of reading COMMITTED. kNotFound: not committed. kDataLoss: damaged, and not yet marked bad.
+  // kOk: committed or marked bad. Others: it could not be read now.
+  Code read = Code::kOk;
   pb::CheckpointManifest manifest;  // when committed
 };
 // Newest first. A folder that cannot be read is an entry with a problem, never an error.

@@ -10,8 +10,10 @@
 #include <rocksdb/write_batch.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 #include <mutex>
 #include <shared_mutex>
 #include <thread>
@@ -47,6 +49,11 @@ Code code_of(const rocksdb::Status& status, std::string_view message) {
   if (status.IsCorruption() || status.IsPathNotFound()) return Code::kDataLoss;
   if (lock_is_held(message)) return Code::kUnavailable;
   if (status.IsBusy() || status.IsTryAgain() || status.IsTimedOut()) return Code::kUnavailable;
+  for (const int error : {ESTALE, ETIMEDOUT, ENOTCONN, EHOSTDOWN, EHOSTUNREACH})  // a mount is away
+    if (message.find(std::strerror(error)) != std::string_view::npos) return Code::kUnavailable;
+  for (const int error : {EMFILE, ENFILE, ENOMEM})
+    if (message.find(std::strerror(error)) != std::string_view::npos)
+      return Code::kResourceExhausted;
   if (status.IsNotSupported()) return Code::kFailedPrecondition;
   if (message.find("No such file or directory") != std::string_view::npos) return Code::kDataLoss;
   return Code::kInternal;

@@ -3,6 +3,7 @@
 // Method: one committed checkpoint is copied and damaged in one way; expected verdicts stand here.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -152,6 +153,33 @@ TEST_F(Damage, EveryBitOfCommittedCounts) {
     test::set_bytes(path, bytes.substr(0, size));
     ASSERT_THAT(test::good_checkpoints(dir_.path()), IsEmpty()) << size << " bytes";
   }
+}
+
+TEST_F(Damage, ADamagedCommittedIsToldFromAMissingOneUntilItIsMarked) {
+  const auto newest = [this] { return list_checkpoints(dir_.path())->front(); };
+  EXPECT_EQ(newest().read, Code::kOk);
+  test::flip_bit(folder() + "/COMMITTED", 40, 3);
+  EXPECT_EQ(newest().read, Code::kDataLoss);
+  EXPECT_FALSE(newest().committed);
+  ASSERT_TRUE(mark_bad(dir_.path(), kName, "seen").ok());
+  EXPECT_EQ(newest().read, Code::kOk);
+  EXPECT_THAT(newest().problem, HasSubstr("marked bad"));
+  ASSERT_EQ(unlink((folder() + "/COMMITTED").c_str()), 0);
+  ASSERT_EQ(unlink((folder() + "/BAD").c_str()), 0);
+  EXPECT_EQ(newest().read, Code::kNotFound);
+}
+
+// A mount that is away, no descriptors, no right: nothing is said of the bytes.
+TEST_F(Damage, WhatCannotBeReadNowIsNotDamaged) {
+  rlimit usual{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &usual), 0);
+  rlimit few = usual;
+  few.rlim_cur = 3;
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  const Status opened = verify();
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &usual), 0);
+  EXPECT_EQ(opened.code(), Code::kResourceExhausted) << opened.to_string();
+  EXPECT_TRUE(verify().ok());
 }
 
 TEST_F(Damage, AnotherVersionIsNamed) {

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
 #include <thread>
 
 #include "proto/base/files.h"
@@ -149,6 +150,25 @@ TEST(CheckpointStore, ReadBackAndRepeatedWrites) {
   ASSERT_OK(commit_checkpoint(root.path(), test::fixture_manifest({1, 1}, {*second})));
   EXPECT_EQ(test::write_rank(root.path(), {1, 1}, 0, 1).status().code(), Code::kAlreadyExists);
   ASSERT_OK(verify_checkpoint(root.path(), {1, 1}, {}));
+}
+
+// Bytes this process has read by calls, page cache or not.
+int64_t bytes_read() {
+  std::ifstream file("/proc/self/io");
+  std::string key;
+  int64_t value = 0;
+  while (file >> key >> value)
+    if (key == "rchar:") return value;
+  return -1;
+}
+
+TEST(CheckpointStore, EverySaveIsReadAgainBeforeItCounts) {
+  const TempDir root;
+  const std::vector<float> values(4 << 20, 1.5F);
+  const std::vector<ShardRange> ranges = {{.tensor_id = 0, .begin = 0, .data = values}};
+  const int64_t before = bytes_read();
+  ASSERT_OK(write_shard({.ckpt_root = root.path(), .name = {1, 1}}, ranges));
+  EXPECT_GE(bytes_read() - before, static_cast<int64_t>(values.size() * sizeof(float)));
 }
 
 TEST(CheckpointStore, RanksWriteAtOnceButOneWriterPerRank) {
