@@ -37,6 +37,13 @@ uint64_t bytes_of(const pb::CheckpointManifest& manifest) {
   return bytes;
 }
 
+void take_manifest(const pb::CheckpointManifest& manifest, CommittedWritten* written) {
+  written->digest = manifest.run_digest();
+  written->bytes = bytes_of(manifest);
+  written->committed_ms = manifest.committed_ms();
+  written->world_size = manifest.world_size();
+}
+
 }  // namespace
 
 Result<pb::CheckpointManifest> build_manifest(const WriteCommitted& command, int64_t committed_ms) {
@@ -92,8 +99,10 @@ void CheckpointFiles::run() {
     lock.unlock();
     if (const auto* write_command = std::get_if<WriteCommitted>(&work)) {
       done_(write(*write_command));
+    } else if (const auto* retention = std::get_if<Retention>(&work)) {
+      done_(retire(*retention));
     } else {
-      done_(retire(std::get<Retention>(work)));
+      for (CommittedWritten& found : find(std::get<FindCommitted>(work))) done_(std::move(found));
     }
   }
 }
@@ -124,11 +133,28 @@ CommittedWritten CheckpointFiles::write(const WriteCommitted& command) const {
       !swept.ok())
     log_warn("coordinator", "leftovers of saves not removed",
              {{"job", command.job}, {"reason", swept.message()}});
-  written.digest = manifest->run_digest();
-  written.bytes = bytes_of(*manifest);
-  written.committed_ms = manifest->committed_ms();
-  written.world_size = manifest->world_size();
+  take_manifest(*manifest, &written);
   return written;
+}
+
+std::vector<CommittedWritten> CheckpointFiles::find(const FindCommitted& command) const {
+  std::vector<CommittedWritten> all;
+  const Result<std::vector<CheckpointEntry>> entries = list_checkpoints(root(command.job));
+  if (!entries.ok()) {
+    log_warn("coordinator", "checkpoints could not be listed",
+             {{"job", command.job}, {"reason", entries.status().message()}});
+    return all;
+  }
+  for (const CheckpointEntry& entry : *entries) {
+    if (!entry.committed || !entry.problem.empty()) continue;
+    CommittedWritten& found = all.emplace_back();
+    found.job = command.job;
+    found.step = entry.name.step;
+    found.epoch = entry.name.epoch;
+    found.found = true;
+    take_manifest(entry.manifest, &found);
+  }
+  return all;
 }
 
 // A process that died between the removal and its record left records of checkpoints that are gone:

@@ -24,7 +24,8 @@ Result<pb::CheckpointManifest> build_manifest(const WriteCommitted& command, int
 
 class CheckpointFiles {
  public:
-  // `done` is called by the file thread, once for each command.
+  // `done` is called by the file thread, once for each command; for FindCommitted once for each
+  // checkpoint that it finds.
   CheckpointFiles(std::string store, std::function<void(EventBody)> done);
   ~CheckpointFiles();  // waits for the command at work; later ones are dropped
   CheckpointFiles(const CheckpointFiles&) = delete;
@@ -34,13 +35,14 @@ class CheckpointFiles {
     Retire command;
     std::vector<SaveKey> known;  // committed ones of the job's records
   };
-  using Work = std::variant<WriteCommitted, Retention>;
+  using Work = std::variant<WriteCommitted, Retention, FindCommitted>;
   void post(Work work);
 
  private:
   void run();
   CommittedWritten write(const WriteCommitted& command) const;
   Retired retire(const Retention& retention) const;
+  std::vector<CommittedWritten> find(const FindCommitted& command) const;
   std::string root(const std::string& job) const;
 
   const std::string store_;

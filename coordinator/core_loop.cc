@@ -181,6 +181,8 @@ void CoreLoop::release_command(Command command) {
     sending_.emplace_back(*forget);
   } else if (auto* write = std::get_if<WriteCommitted>(&command)) {
     files_->post(std::move(*write));
+  } else if (auto* find = std::get_if<FindCommitted>(&command)) {
+    files_->post(std::move(*find));
   } else if (auto* retire = std::get_if<Retire>(&command)) {
     CheckpointFiles::Retention retention{.command = std::move(*retire), .known = {}};
     const auto job = state_.durable.jobs.find(retention.command.job);

@@ -139,6 +139,15 @@ void blame_by_evidence(const AttemptLive& live, Outcome* outcome) {
                     (rank.halted() ? ": its process is stopped" : "");
 }
 
+// Rank 0 has told the result and its state is committed: nothing is left to be done, however the
+// processes ended.
+bool complete(const Job& job) {
+  if (!job.result || job.result->epoch() != job.epoch) return false;
+  return std::any_of(job.checkpoints.begin(), job.checkpoints.end(), [&job](const auto& entry) {
+    return entry.first.first == job.result->step() && entry.second.state == "COMMITTED";
+  });
+}
+
 Outcome outcome_of(const Job& job, const AttemptLive& live) {
   const auto& [node, end] = *blamed_end(live);
   Outcome outcome{
@@ -148,6 +157,12 @@ Outcome outcome_of(const Job& job, const AttemptLive& live) {
   if (end.result == "done" && !told) {
     outcome.result = "user_error";
     outcome.reason = "the ranks ended in order, but rank 0 gave no result";
+  }
+  // Without its commit the final state is lost: the last steps are done again.
+  if (end.result == "done" && told && job.spec.checkpoint().enable() && !complete(job)) {
+    outcome.result = "user_error";
+    outcome.reason = "the checkpoint of the final state, step " + to_text(job.result->step()) +
+                     ", was not committed";
   }
   return outcome;
 }
@@ -186,15 +201,6 @@ void tell_nodes(Context& ctx, const Job& job, const AttemptLive& live) {
     e.mutable_stop_attempt()->set_mode(pb::STOP_KILL);
     send_to(ctx, worker->second, std::move(e));
   }
-}
-
-// Rank 0 has told the result and its state is committed: nothing is left to be done, however the
-// processes ended.
-bool complete(const Job& job) {
-  if (!job.result || job.result->epoch() != job.epoch) return false;
-  return std::any_of(job.checkpoints.begin(), job.checkpoints.end(), [&job](const auto& entry) {
-    return entry.first.first == job.result->step() && entry.second.state == "COMMITTED";
-  });
 }
 
 void finish_attempt(Context& ctx, const std::string& name) {

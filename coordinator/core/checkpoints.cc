@@ -50,6 +50,21 @@ void record_commit(Context& ctx, const CommittedWritten& written) {
   record(ctx, written.job, std::move(r));
 }
 
+// A coordinator that died between COMMITTED and its record left a checkpoint that no record knows,
+// perhaps the last one: after each start the store is asked.
+void on_found(Context& ctx, const CommittedWritten& found) {
+  const Job* job = find_job(ctx.state, found.job);
+  if (job == nullptr || job_ended(job->state) || found.epoch > job->epoch) return;
+  if (job->checkpoints.contains({found.step, found.epoch})) return;
+  record_commit(ctx, found);
+  if (AttemptLive* live = find_live(ctx.state, found.job); live && found.epoch == job->epoch) {
+    live->durable.erase(live->durable.begin(), live->durable.upper_bound(found.step));
+    live->commit_later.erase(live->commit_later.begin(),
+                             live->commit_later.upper_bound(found.step));
+    settle_attempt(ctx, found.job);
+  }
+}
+
 }  // namespace
 
 bool commit_pending(const AttemptLive& live) {
@@ -79,6 +94,7 @@ void take_durable(Context& ctx, const Worker& worker, const std::string& job_nam
 }
 
 void on_committed(Context& ctx, const CommittedWritten& written) {
+  if (written.found) return on_found(ctx, written);
   const Job* job = find_job(ctx.state, written.job);
   AttemptLive* live = find_live(ctx.state, written.job);
   if (job == nullptr || live == nullptr || job->epoch != written.epoch) return;
@@ -87,7 +103,7 @@ void on_committed(Context& ctx, const CommittedWritten& written) {
   const int tries = it->second;
   live->committing.erase(it);
   if (written.ok) {
-    record_commit(ctx, written);
+    if (!job->checkpoints.contains({written.step, written.epoch})) record_commit(ctx, written);
     live->noted = 0;
     // What is older is of no use any more.
     live->durable.erase(live->durable.begin(), live->durable.upper_bound(written.step));

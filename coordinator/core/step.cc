@@ -13,6 +13,8 @@ void on_started(Context& ctx) {
     if (job.attempt_live) vol.live[name].started_ms = ctx.now();
     if (job.state == JobState::kBackoff) vol.retry_at_ms[name] = ctx.now() + job.retry_delay_ms;
     retire_old(ctx, name);
+    if (!job_ended(job.state) && job.epoch > 0)
+      ctx.out.commands.emplace_back(FindCommitted{.job = name});
   }
 }
 

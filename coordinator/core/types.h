@@ -177,7 +177,7 @@ struct Message {    // from a peer, already decoded and checked for size and clu
   std::string body_hash;  // of the request's bytes
 };
 struct CommittedWritten {  // the shell has written COMMITTED (or could not); once per
-                           // WriteCommitted
+                           // WriteCommitted. `found`: an answer to FindCommitted
   std::string job;
   uint64_t step = 0, epoch = 0;
   bool ok = true;
@@ -186,6 +186,7 @@ struct CommittedWritten {  // the shell has written COMMITTED (or could not); on
   uint64_t bytes = 0;
   int64_t committed_ms = 0;
   uint32_t world_size = 0;
+  bool found = false;
 };
 struct Retired {  // the shell has run retention; once per Retire
   std::string job;
@@ -218,6 +219,9 @@ struct Retire {  // keep the newest `keep` committed checkpoints, then say Retir
   std::string job;
   int keep = 0;
 };
+struct FindCommitted {  // say CommittedWritten of every whole COMMITTED that lies there
+  std::string job;
+};
 struct StoreStep {  // keep a step record under its job and step (not synced); compare with what
   std::string job;  // stands there and say Noted{DIVERGED} when the bits differ
   pb::StepRecord record;
@@ -225,7 +229,7 @@ struct StoreStep {  // keep a step record under its job and step (not synced); c
 struct ForgetPeer {
   uint64_t peer = 0;
 };
-using Command = std::variant<Send, WriteCommitted, Retire, StoreStep, ForgetPeer>;
+using Command = std::variant<Send, WriteCommitted, Retire, FindCommitted, StoreStep, ForgetPeer>;
 
 struct RequestAnswer {  // stored in the same batch as the records
   std::string request_id, body_hash, job;

@@ -59,7 +59,10 @@ TEST_F(Attempts, BadEndAfterAResultWithoutItsCommitIsNone) {
 
 TEST_F(Attempts, SuccessNeedsEveryNode) {
   place(small_spec("a", 4), 2);
-  report(0, {step("a", 10), done("a", 10), ended("a", "done", 10)});
+  report(0, {step("a", 10), durable("a", 10, 0), durable("a", 10, 1)});
+  report(1, {durable("a", 10, 2), durable("a", 10, 3)});
+  committed("a", 10);
+  report(0, {done("a", 10), ended("a", "done", 10)});
   pass(4000);
   EXPECT_TRUE(job("a").attempt_live);
   live(2, 30000);
@@ -73,6 +76,15 @@ TEST_F(Attempts, DoneWithoutAResultIsNoSuccess) {
   report(0, {ended("a", "done", 10)});
   EXPECT_EQ(job("a").state, JobState::kBackoff);
   EXPECT_THAT(job("a").reason, ::testing::HasSubstr("no result"));
+}
+
+TEST_F(Attempts, DoneWithoutTheCommitOfItsStateIsNoSuccess) {
+  place(small_spec("a"), 1);
+  report(0, {step("a", 10), durable("a", 5, 0)});
+  committed("a", 5);
+  report(0, {done("a", 10), ended("a", "done", 10)});
+  EXPECT_EQ(job("a").state, JobState::kBackoff);
+  EXPECT_THAT(job("a").reason, ::testing::HasSubstr("step 10, was not committed"));
 }
 
 TEST_F(Attempts, ReportsAreTakenOnceAndInOrder) {

@@ -130,7 +130,40 @@ TEST_F(Checkpoints, FailedWriteIsTriedAgainThenGivenUp) {
   EXPECT_THAT(kinds_of("a"), ::testing::EndsWith("checkpoint_failed"));
   report(0, {done("a", 5), ended("a", "done", 5)});
   report(1, {ended("a", "done", 5)});
-  EXPECT_EQ(job("a").state, JobState::kSucceeded) << "the last save failed and was given up";
+  EXPECT_EQ(job("a").state, JobState::kBackoff) << "the final state is lost, its steps are not";
+  EXPECT_EQ(job("a").restarts_since_commit, 1U);
+}
+
+TEST_F(Checkpoints, ACommitWhoseRecordWasLostIsFoundAfterARestart) {
+  save(5);
+  report(0, {durable("a", 10, 0), durable("a", 10, 1)});
+  report(1, {durable("a", 10, 2)});
+  restart();  // COMMITTED of step 10 was written, its record was not
+  ASSERT_EQ(commands<FindCommitted>().size(), 1U);
+  CommittedWritten found;
+  found.job = "a";
+  found.epoch = 1;
+  found.found = true;
+  for (const uint64_t step : {5, 10, 10}) {
+    found.step = step;
+    give(found);
+  }
+  EXPECT_EQ(job("a").checkpoints.size(), 2U);
+  EXPECT_EQ(job("a").checkpoints.at({10, 1}).state, "COMMITTED");
+  found.step = 15;
+  found.epoch = 2;
+  give(found);
+  EXPECT_EQ(job("a").checkpoints.size(), 2U) << "of an attempt that was never placed";
+}
+
+TEST_F(Checkpoints, WithoutSavesARunSucceedsWithoutACommit) {
+  pb::JobSpec spec = small_spec("b", 1);
+  spec.mutable_checkpoint()->set_enable(false);
+  ASSERT_EQ(submit(spec).code(), 0);
+  pass(200);
+  ASSERT_TRUE(job("b").attempt_live);
+  report(1, {done("b", 5), ended("b", "done", 5)});
+  EXPECT_EQ(job("b").state, JobState::kSucceeded);
 }
 
 TEST_F(Checkpoints, DurableReportsAreHeardAgainAfterARestart) {

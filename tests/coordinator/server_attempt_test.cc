@@ -2,6 +2,7 @@
 // a restart of the coordinator in the middle. Method: a worker that runs nothing but reports what a
 // node agent would, and writes real shards.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <bit>
 
@@ -69,6 +70,9 @@ TEST_F(ServerAttempt, RunsToItsEndThroughARestart) {
   ASSERT_TRUE(worker->join({running("job-a", 1)}));
   ASSERT_TRUE(worker->report({step_report("job-a", 1, 2, 2.25)}));
   EXPECT_EQ(client->status("job-a").epoch(), 1U);  // found again, not started again
+  ASSERT_TRUE(worker->report(
+      {durable_report(store(), "job-a", 1, 2, 0), durable_report(store(), "job-a", 1, 2, 1)}));
+  ASSERT_TRUE(worker->wait([&] { return client->status("job-a").checkpoint_step() == 2; }));
   pb::AttemptReport done = report_of("job-a", 1);
   done.mutable_done()->set_outcome("done");
   done.mutable_done()->set_step(2);
@@ -86,6 +90,27 @@ TEST_F(ServerAttempt, RunsToItsEndThroughARestart) {
   const pb::Reply reply = client->ask(steps);
   ASSERT_EQ(reply.steps_size(), 2);
   EXPECT_EQ(reply.steps(1).loss_bits(), std::bit_cast<uint64_t>(2.25));
+}
+
+TEST_F(ServerAttempt, FindsACommitThatNoRecordKnows) {
+  {
+    TestClient client(server_->address());
+    TestWorker worker(server_->address(), "node-a", 2);
+    ASSERT_TRUE(worker.join());
+    ASSERT_EQ(client.submit("job-a", 2).code(), 0);
+    pb::StartAttempt start;
+    ASSERT_TRUE(worker.wait_start("job-a", &start));
+  }
+  coord::WriteCommitted write{.job = "job-a", .step = 7, .epoch = 1, .ranks = {}};
+  for (const uint32_t rank : {0, 1})
+    write.ranks.push_back(durable_report(store(), "job-a", 1, 7, rank).durable());
+  const Result<pb::CheckpointManifest> manifest = coord::build_manifest(write, 1);
+  ASSERT_TRUE(manifest.ok()) << manifest.status().to_string();
+  ASSERT_TRUE(commit_checkpoint(store() + "/jobs/job-a/ckpt", *manifest).ok());
+  restart();
+  TestClient client(server_->address());
+  for (int i = 0; i < 100 && client.status("job-a").checkpoint_step() != 7; ++i) ::usleep(50'000);
+  EXPECT_EQ(client.status("job-a").checkpoint_step(), 7U);
 }
 
 TEST_F(ServerAttempt, CommitsWhatTheRanksWrote) {

@@ -152,6 +152,7 @@ void CoordinatorHost::run(coord::Command& command) {
   if (auto* send = std::get_if<coord::Send>(&command)) return run_send(*send);
   if (const auto* write = std::get_if<coord::WriteCommitted>(&command)) return run_commit(*write);
   if (const auto* retire = std::get_if<coord::Retire>(&command)) return run_retire(*retire);
+  if (const auto* find = std::get_if<coord::FindCommitted>(&command)) return run_find(*find);
   if (const auto* store = std::get_if<coord::StoreStep>(&command))
     oracle_.on_step(store->job, store->record);
 }
@@ -194,6 +195,22 @@ void CoordinatorHost::run_retire(const coord::Retire& retire) {
   later(world_.between(2, 200), [this, retire] {
     handle(coord::Retired{.job = retire.job,
                           .removed = store_.retire(retire.job, retire.keep, retire.keep)});
+  });
+}
+
+void CoordinatorHost::run_find(const coord::FindCommitted& find) {
+  later(world_.between(2, 200), [this, find] {
+    for (const auto& [key, ranks] : store_.committed(find.job)) {
+      coord::CommittedWritten found;
+      found.job = find.job;
+      found.step = key.first;
+      found.epoch = key.second;
+      found.bytes = 1;
+      found.world_size = ranks;
+      found.committed_ms = world_.wall();
+      found.found = true;
+      handle(found);
+    }
   });
 }
 

@@ -41,6 +41,7 @@ class CoordinatorHost {
   void run_send(coord::Send& send);
   void run_commit(const coord::WriteCommitted& write);
   void run_retire(const coord::Retire& retire);
+  void run_find(const coord::FindCommitted& find);
   void plant_before(const coord::EventBody& body);
 
   World& world_;

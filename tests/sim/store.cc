@@ -22,6 +22,15 @@ std::optional<Store::Loaded> Store::newest(const std::string& job) const {
   return {};
 }
 
+std::map<coord::SaveKey, uint32_t> Store::committed(const std::string& job) const {
+  std::map<coord::SaveKey, uint32_t> ranks;
+  const auto saves = saves_.find(job);
+  if (saves == saves_.end()) return ranks;
+  for (const auto& [key, save] : saves->second)
+    if (save.committed) ranks[key] = static_cast<uint32_t>(save.shards.size());
+  return ranks;
+}
+
 std::vector<coord::SaveKey> Store::retire(const std::string& job, int keep, int keep_promised) {
   std::vector<coord::SaveKey> removed;
   auto& saves = saves_[job];

@@ -21,6 +21,8 @@ class Store {
     uint64_t step = 0, bits = 0;
   };
   std::optional<Loaded> newest(const std::string& job) const;
+  // With the number of ranks that wrote it.
+  std::map<coord::SaveKey, uint32_t> committed(const std::string& job) const;
   std::vector<coord::SaveKey> retire(const std::string& job, int keep, int keep_promised);
 
  private:
