@@ -60,13 +60,9 @@ def damaged_checkpoint(bin_folder, state, name, pattern, damage):
     start = max(e2e.start_steps(state).items())[1]
     check(start == steps[-2], f"{name}: began at step {start}, must be {steps[-2]}\n{run.errors()}")
     e2e.check_equal_bits(state)
-    # A COMMITTED that cannot be read is no checkpoint at all; the others are named as bad ones.
-    if pattern != "COMMITTED":
-        said = [line for line in run.errors().splitlines() if line.startswith("checkpoint bad")]
-        check(said and os.path.basename(newest) in said[0], f"{name}: not said\n{run.errors()}")
-        say(f"  {name}: {said[0]}")
-    else:
-        say(f"  {name}: began at step {start}")
+    said = [line for line in run.errors().splitlines() if line.startswith("checkpoint bad")]
+    check(said and os.path.basename(newest) in said[0], f"{name}: not said\n{run.errors()}")
+    say(f"  {name}: {said[0]}")
     return run.result["digest"]
 
 

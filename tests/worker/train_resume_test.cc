@@ -95,6 +95,36 @@ TEST_F(Resume, ADamagedCheckpointIsMarkedAndTheOneBeforeTaken) {
   for (const std::string& name : good_checkpoints_of(root())) EXPECT_NE(name, newest.folder());
 }
 
+TEST_F(Resume, ACommittedThatCannotBeReadIsSaidOnceAndTheOneBeforeTaken) {
+  const pb::JobSpec spec = micro_spec(data());
+  run_until(spec, 2, 2, 1);
+  run_until(spec, 5, 2, 2);
+  const CheckpointName newest = newest_checkpoint(root());
+  ASSERT_EQ(newest.step, 5U);
+  ASSERT_TRUE(write_atomic(join_path(root(), newest.folder() + "/COMMITTED"), "no manifest").ok());
+
+  const GroupRun run = run_group(spec, data(), stop_after(options(2, 3), 3));
+  ASSERT_TRUE(run.agreed());
+  EXPECT_EQ(run.first().start_step, 2);
+  ASSERT_EQ(run.first().events_of("checkpoint_bad").size(), 1U);
+  EXPECT_NE(run.first().events_of("checkpoint_bad")[0].text.find(newest.folder()),
+            std::string::npos);
+  const GroupRun again = run_group(spec, data(), options(2, 4));
+  EXPECT_EQ(again.first().start_step, 3);
+  EXPECT_TRUE(again.first().events_of("checkpoint_bad").empty());
+}
+
+TEST_F(Resume, WithoutFurtherSavesItStillGoesOnFromTheNewest) {
+  pb::JobSpec spec = micro_spec(data());
+  run_until(spec, 3, 2, 1);
+  spec.mutable_checkpoint()->set_enable(false);
+  const GroupRun run = run_group(spec, data(), options(2, 2));
+  ASSERT_TRUE(run.agreed());
+  EXPECT_EQ(run.first().start_step, 3);
+  EXPECT_EQ(newest_checkpoint(root()).step, 3U) << "nothing is saved";
+  EXPECT_EQ(run.first().outcome.digest, undisturbed(spec));
+}
+
 TEST_F(Resume, WithAllCheckpointsDamagedItBeginsAnew) {
   const pb::JobSpec spec = micro_spec(data());
   run_until(spec, 3, 1, 1);

@@ -23,19 +23,26 @@ struct Verdict {
   char reason[kReasonBytes] = {};
 };
 
-// What rank 0 sees, on every rank.
-Result<Candidates> share_candidates(Collectives& group, const std::string& ckpt_root) {
+// What rank 0 sees, on every rank. `unreadable`: of rank 0 alone.
+Result<Candidates> share_candidates(Collectives& group, const std::string& ckpt_root,
+                                    std::vector<CheckpointEntry>* unreadable) {
   Candidates mine;
   Status listed;
   if (group.rank() == 0) {
     if (auto entries = list_checkpoints(ckpt_root); entries.ok()) {
-      for (const CheckpointEntry& entry : *entries)
+      for (const CheckpointEntry& entry : *entries) {
+        if (entry.read == Code::kDataLoss) {
+          unreadable->push_back(entry);
+        } else if (entry.read != Code::kOk && entry.read != Code::kNotFound) {
+          listed = Status(entry.read, entry.problem);
+        }
         if (entry.committed && entry.problem.empty() && mine.count < kCandidatesMax)
           mine.names[mine.count++] = entry.name;
+      }
     } else if (entries.status().code() != Code::kNotFound) {
       listed = entries.status();
-      mine.count = kCandidatesMax + 1;
     }
+    if (!listed.ok()) mine.count = kCandidatesMax + 1;
   }
   std::vector<Candidates> all(group.size());
   SWAX_TRY(group.all_gather_host(std::as_bytes(std::span(&mine, 1)),
@@ -64,7 +71,10 @@ bool damaged(Code code) { return code == Code::kDataLoss || code == Code::kNotFo
 
 Result<int64_t> Checkpointer::load() {
   Collectives& group = rank_.shard;
-  SWAX_ASSIGN(const Candidates candidates, share_candidates(group, options_.ckpt_root));
+  std::vector<CheckpointEntry> unreadable;
+  SWAX_ASSIGN(const Candidates candidates,
+              share_candidates(group, options_.ckpt_root, &unreadable));
+  for (const CheckpointEntry& entry : unreadable) call_bad(entry.name, entry.problem);
   for (uint64_t i = 0; i < candidates.count; ++i) {
     const CheckpointName name = candidates.names[i];
     SWAX_ASSIGN(const Verdict verdict, agree_verdict(group, try_load(name)));
@@ -79,18 +89,21 @@ Result<int64_t> Checkpointer::load() {
       return step_;
     }
     if (!damaged(code)) return Status(code, name.folder() + ": " + verdict.reason);
-    log_warn("train", "checkpoint is damaged, taking the one before",
-             {{"checkpoint", name.folder()}, {"reason", verdict.reason}});
-    if (group.rank() == 0) {
-      if (const Status s = mark_bad(options_.ckpt_root, name, verdict.reason); !s.ok())
-        log_warn("train", "checkpoint could not be marked bad",
-                 {{"checkpoint", name.folder()}, {"reason", s.message()}});
-      if (sink_)
-        sink_->event("checkpoint_bad", static_cast<int64_t>(name.step),
-                     name.folder() + ": " + verdict.reason);
-    }
+    call_bad(name, verdict.reason);
   }
   return int64_t{0};
+}
+
+// Said once: later lists name the mark. Rank 0 speaks for all.
+void Checkpointer::call_bad(const CheckpointName& name, const std::string& reason) {
+  log_warn("train", "checkpoint is damaged, taking the one before",
+           {{"checkpoint", name.folder()}, {"reason", reason}});
+  if (rank_.shard.rank() != 0) return;
+  if (const Status s = mark_bad(options_.ckpt_root, name, reason); !s.ok())
+    log_warn("train", "checkpoint could not be marked bad",
+             {{"checkpoint", name.folder()}, {"reason", s.message()}});
+  if (sink_)
+    sink_->event("checkpoint_bad", static_cast<int64_t>(name.step), name.folder() + ": " + reason);
 }
 
 // Own pieces into staging memory, then the digests of whole tensors over all ranks against the

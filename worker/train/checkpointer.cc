@@ -9,6 +9,17 @@
 #include "proto/base/text.h"
 
 namespace swax {
+namespace {
+
+// What flags say of a save or a commit that is over. The greatest of all ranks counts.
+enum Failure : int64_t { kNone, kNoRoom, kOther };
+
+int64_t failure_of(bool over, const Status& result) {
+  if (!over || result.ok()) return kNone;
+  return result.code() == Code::kResourceExhausted ? kNoRoom : kOther;
+}
+
+}  // namespace
 
 Checkpointer::Checkpointer(RankContext& rank, Fsdp& fsdp, const StateTable& table,
                            const CheckpointerOptions& options, ReportSink* sink)
@@ -96,7 +107,8 @@ Status Checkpointer::copy_state() {
 
 Status Checkpointer::begin(int64_t step, double loss) {
   SWAX_CHECK(idle());
-  if (failures_ > 0) {
+  if (discarding_) {
+    discarding_ = false;
     // Rank 0 may still be removing what the failed save left: nobody writes there before.
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return !busy_; });
@@ -137,11 +149,11 @@ void Checkpointer::fill_flags(StepFlags& flags) {
   std::lock_guard lock(mutex_);
   if (phase_ == Phase::kSaving) {
     flags[StepFlags::kSaving] = busy_ ? 1 : 0;
-    flags[StepFlags::kSaveFailed] = !busy_ && !result_.ok() ? 1 : 0;
+    flags[StepFlags::kSaveFailed] = failure_of(!busy_, result_);
   }
   if (phase_ == Phase::kCommitting && rank_.shard.rank() == 0) {
     flags[StepFlags::kCommitting] = busy_ ? 1 : 0;
-    flags[StepFlags::kCommitFailed] = !busy_ && !result_.ok() ? 1 : 0;
+    flags[StepFlags::kCommitFailed] = failure_of(!busy_, result_);
   }
 }
 
@@ -152,6 +164,7 @@ Status Checkpointer::settle(const StepFlags& agreed) {
     report_durable();
     phase_ = Phase::kIdle;
     failures_ = 0;
+    no_room_ = false;
     saved_step_ = step_;
     return ok();
   }
@@ -165,10 +178,16 @@ Status Checkpointer::settle(const StepFlags& agreed) {
   phase_ = Phase::kIdle;
   if (commit_over && agreed[StepFlags::kCommitFailed] == 0) {
     failures_ = 0;
+    no_room_ = false;
     saved_step_ = step_;
     return ok();
   }
-  ++failures_;
+  return settle_failure(agreed[save_over ? StepFlags::kSaveFailed : StepFlags::kCommitFailed]);
+}
+
+Status Checkpointer::settle_failure(int64_t kind) {
+  no_room_ = kind == kNoRoom;
+  if (!no_room_) ++failures_;
   std::string reason = "another rank's shard was not written";
   {
     std::lock_guard lock(mutex_);
@@ -178,6 +197,7 @@ Status Checkpointer::settle(const StepFlags& agreed) {
            {{"step", step_}, {"reason", reason}, {"in_a_row", failures_}});
   if (sink_) sink_->event("checkpoint_failed", step_, reason);
   discard_ = {static_cast<uint64_t>(step_), options_.epoch};
+  discarding_ = true;
   if (rank_.shard.rank() == 0) post(Work::kDiscard);
   if (failures_ >= kSaveFailuresMax)
     return resource_exhausted(to_text(failures_) +

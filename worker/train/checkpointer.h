@@ -5,8 +5,9 @@
 // background thread. Nothing here is a collective on the write path: progress is agreed in the
 // small per-step exchange of flags. Loading: the newest committed checkpoint that every rank could
 // read and whose tensor digests agree; a damaged one is marked bad, the reason is reported and the
-// one before is taken. Threads: the compute thread calls everything; one background thread per rank
-// is owned by this class.
+// one before is taken. A save that finds no room on the disk is said and tried again at the next
+// one, however often: a restart would make no room. Threads: the compute thread calls everything;
+// one background thread per rank is owned by this class.
 #pragma once
 
 #include <array>
@@ -44,7 +45,7 @@ struct CheckpointerOptions {
   std::function<void(const pb::RankDurable&)> report_durable;
 };
 
-constexpr int kSaveFailuresMax = 3;  // in a row; then the run ends loudly
+constexpr int kSaveFailuresMax = 3;  // in a row and not for want of room; then the run ends loudly
 
 class Checkpointer {
  public:
@@ -64,9 +65,10 @@ class Checkpointer {
   // The copy of the last begin() is done: master, m and v may change.
   Event copied() const { return copied_; }
   int64_t last_saved_step() const { return saved_step_; }  // or loaded; -1: none
+  bool no_room() const { return no_room_; }                // the last save failed for that
   void fill_flags(StepFlags& flags);
   // Moves on with the agreed flags. kResourceExhausted after kSaveFailuresMax failures in a row.
-  Status settle(const StepFlags& agreed);
+  Status settle(const StepFlags& agreed);  // no room is no failure of those
   int64_t staging_bytes() const;
   float* staging(int kind) { return staging_[kind].tensor.f32(); }
 
@@ -87,8 +89,10 @@ class Checkpointer {
   Status commit();
   Status discard();
   Status try_load(const CheckpointName& name);
+  void call_bad(const CheckpointName& name, const std::string& reason);
   Status read_pieces(CheckpointReader& reader);
   Status check_digests(const pb::CheckpointManifest& manifest);
+  Status settle_failure(int64_t kind);
   Status gather_durable();
   pb::CheckpointManifest base_manifest() const;
   void report_durable();
@@ -107,6 +111,7 @@ class Checkpointer {
   int64_t saved_step_ = -1;
   double loss_ = 0.0;
   int failures_ = 0;
+  bool no_room_ = false, discarding_ = false;
   CheckpointName discard_;             // folder of the last failed save
   std::vector<DigestSums> sums_;       // of this rank's part, made by the background thread
   std::vector<std::byte> mine_, all_;  // durable exchange

@@ -1,6 +1,7 @@
 #include "worker/train/trainer.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <thread>
@@ -222,7 +223,7 @@ Status Trainer::agree(bool may_save) {
   if (checkpointer_) checkpointer_->fill_flags(flags);
   SWAX_TRY(rank_->shard.max_host(flags.values));
   stop_agreed_ = stop_agreed_ || flags[StepFlags::kStop] != 0;
-  if (!checkpointer_) return ok();
+  if (!saves()) return ok();
   SWAX_TRY(checkpointer_->settle(flags));
   const int64_t interval = static_cast<int64_t>(options_.spec.checkpoint().interval());
   const bool due = step_ % interval == 0 || flags[StepFlags::kSave] != 0;
@@ -281,6 +282,13 @@ Result<RunOutcome> Trainer::run() {
   return finish(RunOutcome::Kind::kDone, "");
 }
 
+void Trainer::wait_for_room(int64_t* pause_ms) {
+  constexpr int64_t kPauseMaxMs = 10'000;
+  *pause_ms = std::min(kPauseMaxMs, 2 * *pause_ms);
+  std::this_thread::sleep_for(std::chrono::milliseconds(*pause_ms));
+  phase("save");  // it lives
+}
+
 Result<RunOutcome> Trainer::finish(RunOutcome::Kind kind, std::string reason) {
   phase("save");
   RunOutcome outcome;
@@ -294,9 +302,12 @@ Result<RunOutcome> Trainer::finish(RunOutcome::Kind kind, std::string reason) {
                                          : 0.0;
   SWAX_TRY(drain_saves());
   // The state after a non-finite step is the state before it (AdamW left it alone): nothing worth a
-  // checkpoint. A save that fails is tried again until settle() gives up loudly.
-  while (checkpointer_ && kind != RunOutcome::Kind::kNonFinite && step_ > 0 &&
+  // checkpoint. A save that fails is tried again until settle() gives up loudly; without room on
+  // the disk it waits for some.
+  int64_t pause_ms = 500;
+  while (saves() && kind != RunOutcome::Kind::kNonFinite && step_ > 0 &&
          checkpointer_->last_saved_step() != step_) {
+    if (checkpointer_->no_room()) wait_for_room(&pause_ms);
     SWAX_TRY(checkpointer_->begin(step_, loss_));
     SWAX_TRY(drain_saves());
   }

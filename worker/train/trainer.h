@@ -102,8 +102,11 @@ class Trainer {
   Status validate_state(bool final);
   void phase(const char* name);
   bool speaks() const { return options_.sink != nullptr && rank_->shard.rank() == 0; }
+  // Without saves a run still goes on from what is there.
+  bool saves() const { return checkpointer_ && options_.spec.checkpoint().enable(); }
   Status agree(bool may_save);
   Status drain_saves();
+  void wait_for_room(int64_t* pause_ms);
   Status end_of_warmup();
   Result<RunOutcome> finish(RunOutcome::Kind kind, std::string reason);
 

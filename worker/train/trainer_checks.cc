@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "proto/base/clock.h"
 #include "proto/base/math.h"
 #include "proto/base/text.h"
 #include "worker/train/trainer.h"
@@ -57,7 +58,14 @@ Status Trainer::validate_state(bool final) {
   StepCtx ctx = step_ctx(options_.spec.window().long_());
   const Tensor loss = flat_part(losses_.tensor, 0, 1);
   const Tensor host_loss = flat_part(host_losses_.tensor, 0, 1);
+  SystemClock clock;
+  int64_t said_ns = clock.monotonic_ns();
   for (int64_t first = 0; first < count; first += ranks) {
+    // A round needs every rank: having done one is a sign of life of all.
+    if (constexpr int64_t kSayNs = 1'000'000'000; clock.monotonic_ns() - said_ns > kSayNs) {
+      phase("validate");
+      said_ns = clock.monotonic_ns();
+    }
     const int64_t mine = first + rank_->shard.rank();
     WindowScore score;
     if (mine < count) {

@@ -48,7 +48,8 @@ Status Trainer::allocate(Collectives& shard, Collectives& replica) {
   SWAX_ASSIGN(fsdp_, Fsdp::create(*rank_, shape_, layout_, slots_, plan_options(spec)));
   SWAX_ASSIGN(optimizer_, Optimizer::create(*rank_, shape_, layout_, spec, *fsdp_));
   table_ = std::make_unique<StateTable>(shape_, layout_, shard.rank());
-  if (!options_.ckpt_root.empty() && spec.checkpoint().enable()) {
+  // Also without saves: what an earlier attempt saved is loaded.
+  if (!options_.ckpt_root.empty()) {
     CheckpointerOptions checkpoint;
     checkpoint.ckpt_root = options_.ckpt_root;
     checkpoint.job = spec.job().name();

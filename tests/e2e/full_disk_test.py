@@ -1,0 +1,87 @@
+"""Goal: a disk that fills up under `swax run` loses nothing and ends nothing: once there is room again
+the run goes on by itself, to the bits of an undisturbed one. Method: the state folder is a small disk
+of its own (tmpfs in a mount namespace, which needs the right to mount). It is filled while the ranks
+train: to the last byte, so that nothing can be written at all, and so far that a checkpoint finds no
+room but records do. Either lasts until after the last step, whose checkpoint waits for room."""
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+import swax_e2e as e2e
+from swax_e2e import check, say
+
+INSIDE = "SWAX_TEST_IN_MOUNT_NAMESPACE"
+STEPS = 150
+FULL_SECONDS = 90 if e2e.FULL else 12  # from the filling on
+NEARLY = 3 << 19  # bytes left: less than the checkpoint of a rank needs
+
+
+def small_disk(folder):
+    os.makedirs(folder)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256m", "tmpfs", folder], check=True)
+
+
+def fill(folder, left):
+    disk = os.statvfs(folder)
+    with open(os.path.join(folder, "filler"), "wb", buffering=0) as file:
+        try:
+            os.posix_fallocate(file.fileno(), 0, disk.f_bavail * disk.f_frsize - left)
+            while left == 0 and file.seek(0, os.SEEK_END) and file.write(b"f" * 4096):
+                pass
+        except OSError:
+            pass
+
+
+def fills_up(bin_folder, state, left, digest):
+    small_disk(state)
+    run = e2e.Run(bin_folder, state)
+    try:
+        e2e.wait_until(lambda: e2e.committed(state) and e2e.newest_step(state) >= 10, 120,
+                       "step 10 and a checkpoint")
+        before = e2e.committed(state)
+        fill(state, left)
+        time.sleep(FULL_SECONDS)
+        check(run.process.poll() is None, f"the run ended on a full disk\n{run.errors()}")
+        kept = e2e.committed(state)
+        check(kept and kept[-1] >= before[-1], f"checkpoints {before}, then {kept}")
+        seen = subprocess.run([os.path.join(bin_folder, "swax"), "status", "--state", state],
+                              capture_output=True, text=True, check=False, timeout=60)
+        check(seen.returncode == 0, f"status: {seen.returncode} {seen.stderr}")
+        os.remove(os.path.join(state, "filler"))
+        code = run.finish()
+    finally:
+        if run.process.poll() is None:
+            run.process.kill()
+            run.process.wait()
+    check(code == 0, f"exit code {code}, must be 0\n{run.errors()}")
+    check(run.result["digest"] == digest, f"{run.result['digest']}, must be {digest}")
+    check(e2e.committed(state)[-1] == STEPS, f"checkpoints {e2e.committed(state)}")
+    if left:
+        check(run.result["attempt"] == 1, f"a restart makes no room: {run.result}")
+        check("checkpoint failed" in run.errors(), f"not said\n{run.errors()}")
+    say(f"  {left} bytes left for {FULL_SECONDS} s: {run.result['attempt']} attempts, same digest")
+
+
+def body(bin_folder, scratch):
+    e2e.STEPS = STEPS
+    e2e.SETTINGS[0] = f"training.steps={STEPS}"
+    digest = e2e.run_to_end(bin_folder, os.path.join(scratch, "undisturbed"))["digest"]
+    for name, left in (("last-byte", 0), ("nearly", NEARLY)):
+        state = os.path.join(scratch, name)
+        try:
+            fills_up(bin_folder, state, left, digest)
+        finally:
+            subprocess.run(["umount", "-l", state], check=False)
+
+
+if __name__ == "__main__":
+    if os.environ.get(INSIDE) != "1":
+        if shutil.which("unshare") is None or subprocess.run(
+                ["unshare", "-m", "true"], capture_output=True, check=False).returncode != 0:
+            say("skipped: no right to make a mount namespace")
+            sys.exit(e2e.SKIPPED)
+        os.environ[INSIDE] = "1"
+        os.execvp("unshare", ["unshare", "-m", sys.executable, "-B", *sys.argv])
+    e2e.main(body)
