@@ -92,6 +92,9 @@ class AgentImpl final : public Agent {
   void complain();
   void work_off();
   bool save(const agent::SaveOutbox& command);
+  void carry_out(agent::Command command) {
+    std::visit([this](auto& c) { execute(c); }, command);
+  }
 
   void execute(agent::Send& command);
   void execute(agent::Reconnect&) { link_->reconnect(); }
@@ -276,7 +279,7 @@ void AgentImpl::handle(agent::EventBody body) {
   work_off();
 }
 
-// In order. While a batch cannot be written, heartbeats and HELLO pass it: they tell nothing new.
+// In order. While a batch cannot be written, what does not need it passes (backlog.h).
 void AgentImpl::work_off() {
   while (!waiting_.empty()) {
     if (const auto* batch = std::get_if<agent::SaveOutbox>(&waiting_.front())) {
@@ -284,10 +287,10 @@ void AgentImpl::work_off() {
     }
     agent::Command command = std::move(waiting_.front());
     waiting_.pop_front();
-    std::visit([this](auto& c) { execute(c); }, command);
+    carry_out(std::move(command));
   }
   if (!waiting_.empty())
-    shorten_backlog(&waiting_, [this](pb::Envelope envelope) { link_->send(std::move(envelope)); });
+    shorten_backlog(&waiting_, [this](agent::Command c) { carry_out(std::move(c)); });
 }
 
 bool AgentImpl::save(const agent::SaveOutbox& command) {

@@ -34,10 +34,43 @@ bool merge(agent::SaveOutbox* into, agent::SaveOutbox* next) {
   return true;
 }
 
+// Whether nothing that must be on disk first follows from it.
+bool passes(const agent::Command& command) {
+  if (const auto* send = std::get_if<agent::Send>(&command)) {
+    const pb::Envelope& e = send->envelope;
+    return e.has_heartbeat() || e.has_hello() || e.has_goodbye();
+  }
+  return std::holds_alternative<agent::Reconnect>(command) ||
+         std::holds_alternative<agent::ReadNonce>(command) ||
+         std::holds_alternative<agent::TellRank>(command) ||
+         std::holds_alternative<agent::Kill>(command) ||
+         std::holds_alternative<agent::Exit>(command);
+}
+
+bool starts(const agent::Command& command, const agent::Kill& kill) {
+  const auto same = [&kill](const auto& of) {
+    return of.job() == kill.job && of.epoch() == kill.epoch;
+  };
+  if (const auto* prepare = std::get_if<agent::Prepare>(&command)) return same(prepare->start);
+  if (const auto* launch = std::get_if<agent::Launch>(&command)) return same(launch->start);
+  if (const auto* remote = std::get_if<agent::RunRemote>(&command)) return same(remote->launch);
+  return false;
+}
+
+// What waits is looked through without the commands that a Kill behind them makes void.
+void drop_killed(std::deque<agent::Command>* waiting) {
+  std::vector<agent::Kill> kills;
+  for (const agent::Command& command : *waiting)
+    if (const auto* kill = std::get_if<agent::Kill>(&command)) kills.push_back(*kill);
+  for (const agent::Kill& kill : kills)
+    std::erase_if(*waiting, [&kill](const agent::Command& c) { return starts(c, kill); });
+}
+
 }  // namespace
 
 void shorten_backlog(std::deque<agent::Command>* waiting,
-                     const std::function<void(pb::Envelope)>& send) {
+                     const std::function<void(agent::Command)>& pass) {
+  drop_killed(waiting);
   std::deque<agent::Command> kept;
   agent::SaveOutbox* batch = nullptr;  // the newest one in `kept`
   for (agent::Command& command : *waiting) {
@@ -47,10 +80,10 @@ void shorten_backlog(std::deque<agent::Command>* waiting,
       batch = &std::get<agent::SaveOutbox>(kept.back());
       continue;
     }
-    auto* sends = std::get_if<agent::Send>(&command);
-    if (sends != nullptr && sends->envelope.has_attempt_reports()) continue;
-    if (sends != nullptr && (sends->envelope.has_heartbeat() || sends->envelope.has_hello())) {
-      send(std::move(sends->envelope));
+    const auto* send = std::get_if<agent::Send>(&command);
+    if (send != nullptr && send->envelope.has_attempt_reports()) continue;
+    if (passes(command)) {
+      pass(std::move(command));
     } else {
       kept.push_back(std::move(command));
     }
