@@ -124,6 +124,33 @@ TEST_F(Membership, OldHeartbeatsChangeNothing) {
   EXPECT_TRUE(commands<Send>().empty());
 }
 
+// A worker whose main loop waits for its disk sends its newest beat again and again.
+TEST_F(Membership, CopiesOfABeatAreASignOfLifeAndNothingElse) {
+  join(0);
+  ASSERT_EQ(submit(small_spec("a")).code(), 0);
+  pass(200);
+  pb::Envelope copy;
+  copy.set_node("node-0");
+  copy.set_incarnation(1);
+  copy.set_sequence(100);
+  *copy.mutable_heartbeat()->add_attempts() = running("a");
+  tell(1, copy);
+  EXPECT_EQ(wanted_counts(), std::vector<int>{1});
+  for (int second = 0; second < 10; ++second) {
+    pass(1000);
+    tell(1, copy);
+    EXPECT_TRUE(out().commands.empty());
+    EXPECT_TRUE(out().records.empty());
+    EXPECT_EQ(node_status(state_, config_, state_.vol.workers.at("node-0"), now_).state(),
+              "ALLOCATED");
+  }
+  EXPECT_TRUE(job("a").attempt_live);
+  pass(6000);
+  tell(1, copy);
+  pass(200);
+  EXPECT_TRUE(state_.vol.workers.at("node-0").lost) << "lost is lost until a new beat";
+}
+
 TEST_F(Membership, SilenceMakesSuspectThenLost) {
   join(0);
   const auto state = [this] {

@@ -191,6 +191,7 @@ int AgentImpl::run() {
   lost_ms_ = clock_.monotonic_ms();
   handle(agent::Started{});
   while (!exit_) {
+    link_->alive();
     wait();
     hear();
     for (agent::EventBody& event : ranks_->look(clock_.monotonic_ms())) handle(std::move(event));

@@ -1,7 +1,6 @@
 #include "worker/agent/attempt_runner.h"
 
 #include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -26,18 +25,13 @@ constexpr int64_t kStrangersMs =
     10'000;                         // tens of gigabytes take a process some seconds to give back
 constexpr int64_t kReapMs = 1'000;  // mpirun ends by itself after an orderly end
 constexpr int64_t kReapGangMs = 10'000;  // ... when ranks of other nodes may still be leaving
-constexpr int64_t kLaunchLookMs = 50;
-constexpr int64_t kLogLookMs = 1'000;  // a log outgrows its limit by what is written meanwhile
+constexpr int64_t kLogLookMs = 1'000;    // a log outgrows its limit by what is written meanwhile
 constexpr int64_t kNonceBytesMax = 1024;
 constexpr int kRefused = 255, kLeft = 99;
 
 bool at_fault(const Status& status) {
   return status.code() == Code::kInvalidArgument || status.code() == Code::kNotFound ||
          status.code() == Code::kDataLoss || status.code() == Code::kFailedPrecondition;
-}
-
-int exit_code_of(int wait_status) {
-  return WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
 }
 
 }  // namespace
@@ -244,7 +238,8 @@ void AttemptRunner::kill(const std::string& job, uint64_t epoch) {
   const bool all_left = running.ranks_closed == running.ranks_here && !running.disorder;
   const int64_t patience_ms = all_left && !running.alone ? kReapGangMs : 0;
   start_task([this, key, children, patience_ms, session = running.session, killed = running.killed,
-              attempt = running.attempt_folder, logs = running.logs] {
+              attempt = running.attempt_folder, logs = running.logs, ends = running.ends] {
+    for (const std::shared_future<void>& end : ends) end.wait();
     for (Child& child : *children) {
       pollfd end{.fd = child.process().get(), .events = POLLIN, .revents = 0};
       if (patience_ms > 0) ::poll(&end, 1, static_cast<int>(patience_ms));
@@ -302,29 +297,6 @@ void AttemptRunner::add_poll(std::vector<pollfd>* fds) const {
   }
 }
 
-void AttemptRunner::watch_launch(const Key& key, Running* running, int64_t now_ms) {
-  if (running->ranks_came.size() >= running->ranks_here) return;
-  if (now_ms - running->launch_ms >= kLaunchLookMs) {
-    running->launch_ms = now_ms;
-    if (running->mpirun) running->launch.look(running->mpirun->id().pid, now_ms);
-    for (const Remote& remote : running->remotes)
-      running->launch.look(remote.child.id().pid, now_ms);
-    std::set<uint32_t> ranks;
-    for (const auto& [rank, path] : running->logs)
-      if (rank >= 0) ranks.insert(static_cast<uint32_t>(rank));
-    if (const auto lost = running->launch.lost(ranks, now_ms)) {
-      running->launch.came(*lost);  // once
-      events_.push(agent::RankClosed{.job = key.first, .epoch = key.second, .rank = *lost});
-    }
-  }
-  for (const LaunchWatch::Dead& dead : running->launch.take_dead()) {
-    agent::RankClosed closed{.job = key.first, .epoch = key.second, .rank = dead.rank};
-    if (dead.status && WIFEXITED(*dead.status)) closed.exit_code = WEXITSTATUS(*dead.status);
-    if (dead.status && WIFSIGNALED(*dead.status)) closed.signal = WTERMSIG(*dead.status);
-    events_.push(std::move(closed));
-  }
-}
-
 void AttemptRunner::shorten_log(const Key& key, int64_t rank, const std::string& path) {
   const Result<int64_t> dropped = limit_log(path, options_.log_bytes_max);
   if (!dropped.ok())
@@ -349,41 +321,16 @@ void AttemptRunner::limit_logs(int64_t now_ms) {
   });
 }
 
-void AttemptRunner::launcher_ended(const Key& key, Running* running, int status) {
-  running->mpirun.reset();
-  agent::LauncherExited exited;
-  exited.job = key.first;
-  exited.epoch = key.second;
-  if (WIFSIGNALED(status)) exited.signal = WTERMSIG(status);
-  if (WIFEXITED(status)) exited.exit_code = WEXITSTATUS(status);
-  exited.log_tail = tail_of(running->mpirun_log);
-  events_.push(std::move(exited));
-}
-
-void AttemptRunner::remotes_ended(const Key& key, Running* running) {
-  for (Remote& remote : running->remotes) {
-    if (!remote.child.ended()) continue;
-    events_.push(agent::RemoteEnded{.job = key.first,
-                                    .epoch = key.second,
-                                    .lead = remote.lead,
-                                    .proxy = remote.proxy,
-                                    .exit_code = exit_code_of(remote.child.end()),
-                                    .reason = ""});
-  }
-  std::erase_if(running->remotes, [](const Remote& remote) { return remote.child.ended(); });
-}
-
 void AttemptRunner::look(int64_t now_ms) {
   limit_logs(now_ms);
   for (auto& [key, running] : running_) {
     watch_launch(key, &running, now_ms);
-    remotes_ended(key, &running);
+    end_remotes(key, &running);
     if (!running.mpirun) continue;
     if (running.mpirun->ended()) {
-      launcher_ended(key, &running, running.mpirun->end());
+      end_launcher(key, &running, std::nullopt);
     } else if (running.reap_ms && now_ms >= *running.reap_ms) {
-      running.mpirun->end();
-      launcher_ended(key, &running, running.code << 8);  // as wait(2) would say it
+      end_launcher(key, &running, running.code << 8);  // as wait(2) would say it
     }
   }
 }

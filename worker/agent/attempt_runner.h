@@ -12,6 +12,7 @@
 
 #include <atomic>
 #include <functional>
+#include <future>
 #include <list>
 #include <map>
 #include <memory>
@@ -92,7 +93,8 @@ class AttemptRunner {
     int code = 0;                         // first exit code of a rank that is not 0
     bool disorder = false;                // a rank was killed or failed
     std::optional<int64_t> reap_ms;
-    std::shared_ptr<std::atomic<bool>> killed;  // false: the kill is at work
+    std::vector<std::shared_future<void>> ends;  // of children, which may take their time
+    std::shared_ptr<std::atomic<bool>> killed;   // false: the kill is at work
   };
   struct Task {
     std::thread thread;
@@ -104,8 +106,9 @@ class AttemptRunner {
   Status make_session(const Key& key, const std::string& store, Running* running) const;
   std::string note_path(const Key& key) const;
   std::vector<std::string> environment(const Key& key) const;
-  void launcher_ended(const Key& key, Running* running, int status);
-  void remotes_ended(const Key& key, Running* running);
+  void end_child(Running* running, Child child, std::function<void(int status)> tell);
+  void end_launcher(const Key& key, Running* running, std::optional<int> status);
+  void end_remotes(const Key& key, Running* running);
   void watch_launch(const Key& key, Running* running, int64_t now_ms);
   void limit_logs(int64_t now_ms);
   void shorten_log(const Key& key, int64_t rank, const std::string& path);  // from any thread

@@ -15,8 +15,10 @@ constexpr int kMessagesMax = 64;
 }  // namespace
 
 Result<std::unique_ptr<CoordinatorLink>> CoordinatorLink::start(const std::string& address,
-                                                                EventQueue& events) {
-  std::unique_ptr<CoordinatorLink> link(new CoordinatorLink(events));
+                                                                EventQueue& events,
+                                                                const LinkTiming& timing) {
+  std::unique_ptr<CoordinatorLink> link(new CoordinatorLink(events, timing));
+  link->alive();
   std::promise<Status> opened;
   std::future<Status> answer = opened.get_future();
   link->thread_ = std::thread(&CoordinatorLink::run, link.get(), address, std::move(opened));
@@ -57,14 +59,38 @@ void CoordinatorLink::work(ClientChannel& channel) {
       renew = std::exchange(reconnect_, false);
       trouble_ = channel.trouble();
     }
-    if (renew) channel.reconnect();
-    for (const pb::Envelope& envelope : outgoing)
+    if (renew) {
+      channel.reconnect();
+      beat_.reset();
+    }
+    for (const pb::Envelope& envelope : outgoing) {
       if (!channel.send(envelope)) log_debug("agent", "message dropped", {});
+      note(envelope);
+    }
     if (!outgoing.empty()) emptied_.notify_all();
+    if (copy_is_due()) {
+      channel.send(*beat_);
+      beat_ms_ = clock_.monotonic_ms();
+    }
     for (pb::Envelope& envelope : channel.poll(kPollMs, kMessagesMax))
       events_.push(agent::FromCoordinator{.envelope = std::move(envelope)});
   }
 }
+
+void CoordinatorLink::note(const pb::Envelope& sent) {
+  if (sent.has_goodbye()) beat_.reset();
+  if (!sent.has_heartbeat()) return;
+  beat_ = sent;
+  beat_ms_ = clock_.monotonic_ms();
+}
+
+bool CoordinatorLink::copy_is_due() {
+  const int64_t now_ms = clock_.monotonic_ms(), late_ms = now_ms - alive_ms_;
+  return beat_ && late_ms >= timing_.late_ms && late_ms <= timing_.limit_ms &&
+         now_ms - beat_ms_ >= timing_.copy_ms;
+}
+
+void CoordinatorLink::alive() { alive_ms_ = clock_.monotonic_ms(); }
 
 void CoordinatorLink::send(pb::Envelope envelope) {
   const std::scoped_lock lock(mutex_);
