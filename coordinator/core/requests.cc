@@ -142,11 +142,16 @@ Job* named_job(Context& ctx, const Message& message, const std::string& name) {
   return nullptr;
 }
 
+// What changes nothing is remembered too: a copy that comes late must not end, or begin again, what
+// was changed meanwhile.
 void on_cancel(Context& ctx, const Message& message, const pb::CancelRequest& cancel) {
   if (answered_before(ctx, message)) return;
   const Job* job = named_job(ctx, message, cancel.job());
   if (job == nullptr) return;
-  if (job->state == JobState::kCancelled) return answer_job(ctx, message, job->name, true);
+  if (job->state == JobState::kCancelled) {
+    remember(ctx, message, cancel.job());
+    return answer_job(ctx, message, cancel.job(), true);
+  }
   if (job_ended(job->state))
     return answer_error(ctx, message, kConflict,
                         "job " + job->name + " has ended: " + job_state_name(job->state));
@@ -155,8 +160,8 @@ void on_cancel(Context& ctx, const Message& message, const pb::CancelRequest& ca
     r.mutable_stop_asked()->set_outcome("CANCELLED");
     r.mutable_stop_asked()->set_now(cancel.now());
     record(ctx, cancel.job(), std::move(r));
-    remember(ctx, message, cancel.job());
   }
+  remember(ctx, message, cancel.job());
   if (!job->attempt_live) {
     finish_job(ctx, cancel.job(), "CANCELLED", "cancelled");
   } else {
@@ -218,7 +223,7 @@ void on_resume(Context& ctx, const Message& message, const pb::ResumeRequest& re
     spec.set_text(changes_text(job->spec, resume.spec(), true));
     record(ctx, resume.job(), std::move(r));
   }
-  if (ended || changed) remember(ctx, message, resume.job());
+  remember(ctx, message, resume.job());
   if (ended) place_now(ctx);
   answer_job(ctx, message, resume.job(), !ended && !changed);
 }

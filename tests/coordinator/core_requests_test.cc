@@ -113,6 +113,45 @@ TEST_F(Requests, ResumeWithASpecGoesOnAfterTheEnd) {
   EXPECT_EQ(job("a").spec.parallelism().ranks(), 2U);
 }
 
+// A request that changes nothing is remembered as well: its late copy must not undo what came
+// after.
+TEST_F(Requests, LateCopiesChangeNothing) {
+  pb::Request cancel_a, resume_a;
+  cancel_a.mutable_cancel()->set_job("a");
+  cancel_a.mutable_cancel()->set_now(true);
+  resume_a.mutable_resume()->set_job("a");
+  *resume_a.mutable_resume()->mutable_spec() = small_spec("a");
+  const std::string idle_resume = std::string(31, '0') + "1";
+  ASSERT_EQ(submit(small_spec("a")).code(), 0);
+  EXPECT_TRUE(ask(resume_a, idle_resume).existing()) << "it goes on anyway";
+  ASSERT_EQ(cancel("a", true).code(), 0);
+  EXPECT_EQ(ask(cancel_a, kId).jobs(0).state(), "CANCELLED") << "it is already";
+  EXPECT_EQ(ask(resume_a, idle_resume).jobs(0).state(), "CANCELLED") << "a late copy";
+  EXPECT_EQ(job("a").state, JobState::kCancelled);
+  ASSERT_EQ(resume(*this, small_spec("a")).code(), 0);
+  restart();
+  EXPECT_TRUE(ask(cancel_a, kId).existing()) << "a late copy";
+  EXPECT_EQ(job("a").state, JobState::kQueued);
+  EXPECT_FALSE(job("a").stop);
+}
+
+TEST_F(Requests, ALateCopyOfASecondCancelDoesNotEndTheNextAttempt) {
+  join(0);
+  ASSERT_EQ(submit(small_spec("a")).code(), 0);
+  live(1, 1000);
+  ASSERT_TRUE(job("a").attempt_live);
+  pb::Request again;
+  again.mutable_cancel()->set_job("a");
+  ASSERT_EQ(cancel("a", false).code(), 0);
+  EXPECT_EQ(ask(again, kId).code(), 0) << "asked already";
+  report(0, {ended("a", "stopped")});
+  pass(2000);
+  ASSERT_EQ(job("a").state, JobState::kCancelled);
+  ASSERT_EQ(resume(*this, small_spec("a")).code(), 0);
+  EXPECT_EQ(ask(again, kId).code(), 0) << "a late copy";
+  EXPECT_FALSE(job("a").stop);
+}
+
 TEST_F(Requests, HistoryIsForPeople) {
   join(0);
   join(1);
