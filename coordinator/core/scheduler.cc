@@ -59,13 +59,31 @@ void take(const Job& job, std::map<std::string, Taken>* taken) {
   }
 }
 
+// What a held job runs there goes on, though nothing is live of it here. Workers whose attempt is
+// not the one that its readable records tell of are left out as a whole: has_unwanted().
+void take_held(const State& state, const Worker& worker, std::map<std::string, Taken>* taken) {
+  for (const auto& [key, attempt] : worker.attempts) {
+    if (attempt.phase() == "ended" || !state.durable.held.contains(key.first)) continue;
+    const Job& job = state.durable.jobs.at(key.first);
+    for (const pb::RankPlacement& rank : job.ranks) {
+      if (rank.node() != worker.node) continue;
+      Taken& here = (*taken)[worker.node];
+      ++here.slots;
+      here.bytes += planned_bytes(job, job.ranks.size());
+    }
+  }
+}
+
 Floor look_around(const Context& ctx) {
   Floor floor;
   floor.builds = builds(ctx.state);
-  for (const auto& [node, worker] : ctx.state.vol.workers)
-    if (usable(ctx, worker) && !has_unwanted(ctx.state, worker)) floor.workers.push_back(&worker);
   for (const auto& [name, live] : ctx.state.vol.live)
     take(ctx.state.durable.jobs.at(name), &floor.taken);
+  for (const auto& [node, worker] : ctx.state.vol.workers) {
+    if (!usable(ctx, worker) || has_unwanted(ctx.state, worker)) continue;
+    floor.workers.push_back(&worker);
+    take_held(ctx.state, worker, &floor.taken);
+  }
   return floor;
 }
 

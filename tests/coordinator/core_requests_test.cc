@@ -198,6 +198,36 @@ TEST_F(Requests, HeldJobsAreShownAndLeftAlone) {
   EXPECT_TRUE(job("b").attempt_live);
 }
 
+// After a start nothing is live of a held job, but its ranks run on and keep their slots.
+TEST_F(Requests, HeldJobsKeepTheirSlots) {
+  join(0, 2);
+  ASSERT_EQ(submit(small_spec("a", 2)).code(), 0);
+  pass(200);
+  const pb::RunningAttempt attempt = running("a");
+  restart();
+  hold_job(state_.durable, "a", "record 3 cannot be read");
+  state_.vol.live.erase("a");
+  const auto beat_on = [&](const pb::RunningAttempt& a, int64_t ms) {
+    for (int64_t end = now_ + ms; now_ < end;) {
+      beat(0, {a});
+      pass(200);
+    }
+  };
+  join(0, 2);
+  beat_on(attempt, 400);
+  ASSERT_EQ(submit(small_spec("b", 1)).code(), 0);
+  beat_on(attempt, 2000);
+  EXPECT_FALSE(job("b").attempt_live) << "both slots are a's";
+  pb::RunningAttempt later = attempt;
+  later.set_epoch(attempt.epoch() + 1);  // of records that cannot be read
+  beat_on(later, 2000);
+  EXPECT_FALSE(job("b").attempt_live) << "how many slots it has is not known";
+  pb::RunningAttempt ended = attempt;
+  ended.set_phase("ended");
+  beat_on(ended, 600);
+  EXPECT_TRUE(job("b").attempt_live);
+}
+
 TEST_F(Requests, ViewsTellWhyAndWhatToDo) {
   ASSERT_EQ(submit(small_spec("a", 2)).code(), 0);
   pb::Request list;
