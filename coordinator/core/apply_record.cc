@@ -75,8 +75,9 @@ Problem apply_finished(Job& job, const pb::AttemptFinished& finished) {
   return {};
 }
 
+// Also of an attempt that is over, when its record was lost with a coordinator (FindCommitted).
 Problem apply_committed(Job& job, const pb::CheckpointDone& done) {
-  if (!job.attempt_live || done.epoch() != job.epoch) return "a commit of an attempt that is over";
+  if (done.epoch() == 0 || done.epoch() > job.epoch) return "a commit of an attempt that never was";
   if (job.checkpoints.contains({done.step(), done.epoch()})) return "a checkpoint commits twice";
   Checkpoint& c = job.checkpoints[{done.step(), done.epoch()}];
   c.step = done.step();
@@ -87,6 +88,7 @@ Problem apply_committed(Job& job, const pb::CheckpointDone& done) {
   c.world_size = done.world_size();
   c.committed_ms = done.committed_ms();
   job.progress_step = std::max(job.progress_step, done.step());
+  if (!job.attempt_live || done.epoch() != job.epoch) return {};
   job.progress_epoch = done.epoch();
   job.restarts_since_commit = 0;
   job.no_progress = 0;
