@@ -41,11 +41,11 @@ void expect_to_be_left() {
 }  // namespace
 
 JobFollower::JobFollower(ClientSession* session, std::string job, int64_t timeout_ms)
-    : session_(session),
-      job_(std::move(job)),
-      end_ms_(timeout_ms > 0 ? clock_.monotonic_ms() + timeout_ms : INT64_MAX) {}
+    : session_(session), job_(std::move(job)) {
+  if (timeout_ms > 0) end_ms_ = clock_.monotonic_ms() + timeout_ms;
+}
 
-int64_t JobFollower::left_ms() { return end_ms_ - clock_.monotonic_ms(); }
+int64_t JobFollower::left_ms() { return end_ms_ ? *end_ms_ - clock_.monotonic_ms() : INT64_MAX; }
 
 void JobFollower::say(const std::string& text) const {
   if (say_) {
@@ -63,12 +63,13 @@ std::optional<pb::JobStatus> JobFollower::end(int exit_code) {
 std::optional<pb::JobStatus> JobFollower::next() {
   if (ended_) return std::nullopt;
   for (;;) {
-    if (left_ms() <= 0) {
+    const int64_t left = left_ms();
+    if (left <= 0) {
       print_message("job " + one_line(job_, 64) + " has not ended; it goes on");
       return end(kExitWaitTimedOut);
     }
-    const Patience patience = heard_ ? Patience{.tries = 1, .total_ms = std::min(left_ms(), kTryMs)}
-                                     : Patience{.tries = 3, .total_ms = left_ms()};
+    const Patience patience = heard_ ? Patience{.tries = 1, .total_ms = std::min(left, kTryMs)}
+                                     : Patience{.tries = 3, .total_ms = end_ms_ ? left : 0};
     const pb::Reply reply = session_->ask(status_request(job_), patience);
     const bool passing = reply.code() == kExitUnreachable || reply.code() == kExitInternal;
     if (passing && heard_) {

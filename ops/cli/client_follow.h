@@ -32,7 +32,7 @@ class JobFollower {
 
   ClientSession* session_;
   std::string job_;
-  int64_t end_ms_;
+  std::optional<int64_t> end_ms_;  // none: no limit
   SystemClock clock_;
   std::function<void(const std::string&)> say_;
   bool heard_ = false;  // ever

@@ -71,7 +71,8 @@ pb::Reply ClientSession::ask(const pb::Request& request, const Patience& patienc
                              const std::string& request_id) {
   const std::string id = request_id.empty() ? new_request_id() : request_id;
   const int64_t began_ms = clock_.monotonic_ms();
-  const int64_t end_ms = patience.total_ms > 0 ? began_ms + patience.total_ms : INT64_MAX;
+  const bool limited = patience.total_ms > 0 && patience.total_ms < INT64_MAX - began_ms;
+  const int64_t end_ms = limited ? began_ms + patience.total_ms : INT64_MAX;
   std::string why;
   for (int tries = 1;; ++tries) {
     pb::Envelope envelope;
