@@ -71,8 +71,8 @@ std::optional<pb::JobStatus> JobFollower::next() {
     const Patience patience = heard_ ? Patience{.tries = 1, .total_ms = std::min(left, kTryMs)}
                                      : Patience{.tries = 3, .total_ms = end_ms_ ? left : 0};
     const pb::Reply reply = session_->ask(status_request(job_), patience);
-    const bool passing = reply.code() == kExitUnreachable || reply.code() == kExitInternal;
-    if (passing && heard_) {
+    if (reply.code() != kExitUnreachable) heard_ = true;
+    if (may_pass(reply) && heard_) {
       if (!lost_) say(one_line(reply.error(), 500) + "; waiting for it");
       lost_ = true;
       pause(kPollMs);
@@ -84,7 +84,6 @@ std::optional<pb::JobStatus> JobFollower::next() {
       return end(kExitInternal);
     }
     if (lost_) say("the coordinator answers again");
-    heard_ = true;
     lost_ = false;
     const int exit_code = exit_code_of_job(reply.jobs(0));
     ended_ = exit_code >= 0;

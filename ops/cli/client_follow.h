@@ -1,5 +1,6 @@
 // Follows a job at the coordinator until it ends, also through restarts of the coordinator: once it
-// has answered, its silence is said and waited out. Threads: one.
+// has answered, if only that it cannot write its state, its silence is said and waited out.
+// Threads: one.
 #pragma once
 
 #include <cstdint>

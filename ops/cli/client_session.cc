@@ -34,6 +34,10 @@ std::string address_of(const Args& args) {
 
 }  // namespace
 
+bool may_pass(const pb::Reply& reply) {
+  return reply.code() == kExitUnreachable || reply.code() == kExitInternal;
+}
+
 std::string new_request_id() {
   Hash128 bits{};
   SWAX_CHECK(::getrandom(&bits, sizeof bits, 0) == static_cast<ssize_t>(sizeof bits));

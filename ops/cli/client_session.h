@@ -17,6 +17,9 @@ namespace swax {
 
 constexpr int kExitUnreachable = 5, kExitWaitTimedOut = 124;
 
+// The coordinator is silent, or says that it cannot write its state: later it may answer.
+bool may_pass(const pb::Reply& reply);
+
 struct Patience {
   int tries = 3;         // 0: as many as total_ms allows
   int64_t total_ms = 0;  // 0: as long as the tries take

@@ -109,7 +109,7 @@ int follow(ClientSession* session, const Wanted& wanted) {
     if (attempt != shown && attempt <= status->epoch()) {
       const pb::Reply reply =
           ask_path(session, {.job = wanted.job, .attempt = attempt, .rank = wanted.rank});
-      if (reply.code() != 0 && reply.code() != kExitUnreachable) return fail_reply(reply);
+      if (reply.code() != 0 && !may_pass(reply)) return fail_reply(reply);
       if (reply.code() == 0) {
         if (shown > 0) print_message("attempt " + to_text(attempt) + " of " + wanted.job);
         log.emplace(reply.path());
@@ -124,7 +124,8 @@ int follow(ClientSession* session, const Wanted& wanted) {
   }
   if (const Status copied = drain(); !copied.ok()) return fail(copied);
   const int code = follower.exit_code();
-  const bool problem = code == kExitNotFound || code == kExitConflict || code == kExitUnreachable;
+  const bool problem = code == kExitNotFound || code == kExitConflict || code == kExitUnreachable ||
+                       code == kExitInternal;
   return problem ? code : kExitOk;
 }
 

@@ -126,10 +126,10 @@ int follow_events(ClientSession* session, const std::string& job, bool json) {
   JobFollower follower(session, job, 0);
   uint64_t from = 1;
   while (const std::optional<pb::JobStatus> status = follower.next()) {
-    // A coordinator that goes away between two answers is waited for by next().
+    // A coordinator that goes away or gets stuck between two answers is waited for by next().
     const int code =
         status->events() < from ? -1 : print_events(session, job, &from, json, nullptr);
-    if (code >= 0 && code != kExitUnreachable) return code;
+    if (code >= 0 && code != kExitUnreachable && code != kExitInternal) return code;
     if (std::ferror(stdout) != 0) return kExitOk;  // nobody reads any more
     if (code < 0 && exit_code_of_job(*status) >= 0) return kExitOk;
     follower.pause(kFollowMs);
