@@ -44,6 +44,13 @@ std::string new_request_id() {
   return bits.hex();
 }
 
+Result<std::string> request_id(const Args& args) {
+  if (!args.has("--request-id")) return new_request_id();
+  const std::string& id = args.text("--request-id");
+  if (id.size() == 32 && id.find_first_not_of("0123456789abcdef") == std::string::npos) return id;
+  return invalid_argument("--request-id: must be 32 hex digits, 0-9 and a-f");
+}
+
 Result<ClientSession> ClientSession::connect(const std::string& address) {
   const bool bare = address.find("://") == std::string::npos;
   ClientSession session(bare ? "tcp://" + address : address);

@@ -26,6 +26,8 @@ struct Patience {
 };
 
 std::string new_request_id();  // 32 hex digits from the system's random source
+// --request-id, else a new one. kInvalidArgument: what was given is not 32 hex digits.
+Result<std::string> request_id(const Args& args);
 
 class ClientSession {
  public:

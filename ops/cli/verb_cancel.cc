@@ -8,14 +8,15 @@ namespace swax {
 namespace {
 
 int change(const Args& args, const pb::Request& request) {
+  const Result<std::string> id = request_id(args);
+  if (!id.ok()) return fail(id.status());
   Result<ClientSession> session = connect_coordinator(args);
   if (!session.ok()) return fail(session.status());
-  const std::string id = args.has("--request-id") ? args.text("--request-id") : new_request_id();
   session->on_retry([&](const std::string& why) {
-    print_message("no answer yet: " + why + "; trying again with request id " + id);
+    print_message("no answer yet: " + why + "; trying again with request id " + *id);
   });
   const pb::Reply reply = session->ask(
-      request, {.tries = 0, .total_ms = static_cast<int64_t>(args.real("--timeout") * 1e3)}, id);
+      request, {.tries = 0, .total_ms = static_cast<int64_t>(args.real("--timeout") * 1e3)}, *id);
   if (reply.code() != 0) return fail_reply(reply);
   if (reply.jobs_size() != 1) return fail(internal_error("the coordinator's answer has no job"));
   if (args.text("--output") == "json") {

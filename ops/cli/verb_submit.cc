@@ -57,10 +57,6 @@ Status fill_plan(pb::SubmitRequest* submit) {
   return ok();
 }
 
-bool good_request_id(std::string_view id) {
-  return id.size() == 32 && id.find_first_not_of("0123456789abcdef") == std::string_view::npos;
-}
-
 void print_submitted(const pb::JobStatus& job, const std::string& request_id,
                      const std::string& output) {
   if (output == "json") {
@@ -77,11 +73,9 @@ void print_submitted(const pb::JobStatus& job, const std::string& request_id,
         text_row("do", "swax watch " + one_line(job.job(), 64) + " follows it"));
 }
 
-int submit(const Args& args, const pb::Request& request) {
+int submit(const Args& args, const std::string& id, const pb::Request& request) {
   Result<ClientSession> session = connect_coordinator(args);
   if (!session.ok()) return fail(session.status());
-  const bool given = args.has("--request-id");
-  const std::string id = given ? args.text("--request-id") : new_request_id();
   session->on_retry([&](const std::string& why) {
     print_message("no answer yet: " + why + "; trying again with request id " + id);
   });
@@ -113,8 +107,8 @@ int submit(const Args& args, const pb::Request& request) {
 }  // namespace
 
 int verb_submit(const Args& args) {
-  if (args.has("--request-id") && !good_request_id(args.text("--request-id")))
-    return fail(invalid_argument("--request-id: must be 32 hex digits, 0-9 and a-f"));
+  const Result<std::string> id = request_id(args);
+  if (!id.ok()) return fail(id.status());
   const Result<std::vector<SpecOverride>> overrides = spec_overrides(args);
   if (!overrides.ok()) return fail(overrides.status());
   std::optional<pb::JobSpec> spec = load_spec_file(args.words().front(), *overrides);
@@ -128,7 +122,7 @@ int verb_submit(const Args& args) {
   *body.mutable_spec() = std::move(*spec);
   body.set_priority(static_cast<int32_t>(args.integer("--priority")));
   if (const Status status = fill_plan(&body); !status.ok()) return fail(status);
-  return submit(args, request);
+  return submit(args, *id, request);
 }
 
 }  // namespace swax

@@ -129,6 +129,9 @@ class Submit(ServiceTest):
         self.refused(2, submit_words("bad", "--set", "training.steps=0"), "training.steps")
         self.refused(2, submit_words("bad", "--ranks", "9"), "parallelism.ranks")
         self.refused(2, submit_words("bad", "--request-id", "xyz"), "32 hex digits")
+        for verb in ("cancel", "resume"):
+            self.refused(2, [verb, "bad", "--request-id", "xyz"], "32 hex digits")
+            self.refused(2, [verb, "bad", "--request-id", ID + ID + ID], "32 hex digits")
         self.refused(2, ["submit", "/nonexistent.toml"], "/nonexistent.toml")
         self.refused(3, ["status", "bad"], "no job bad")
 
