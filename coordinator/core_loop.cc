@@ -96,10 +96,16 @@ void CoreLoop::take(EventBody body) {
   for (Command& command : output.commands) actions_.emplace_back(std::move(command));
 }
 
+// What has not ended goes on anyway: `swax run` typed again resumes it.
+bool CoreLoop::begins_something(const pb::Request& request) const {
+  if (!request.has_resume()) return request.has_submit();
+  const auto job = state_.durable.jobs.find(request.resume().job());
+  return job != state_.durable.jobs.end() && job_ended(job->second.state);
+}
+
 bool CoreLoop::refused_for_space(const Message& message) {
-  if (!message.envelope.has_request()) return false;
-  const pb::Request& request = message.envelope.request();
-  if (!request.has_submit() && !request.has_resume()) return false;
+  if (!message.envelope.has_request() || !begins_something(message.envelope.request()))
+    return false;
   if (state_.durable.requests.contains(message.envelope.request_id())) return false;  // known
   const int64_t now = clock_.monotonic_ms();
   if (now - space_checked_ms_ >= kSpaceCheckMs) {
@@ -111,7 +117,8 @@ bool CoreLoop::refused_for_space(const Message& message) {
   pb::Reply reply;
   reply.set_code(kInternal);
   reply.set_error("the disk of the coordinator's state " + state_folder_ + " is full (less than " +
-                  bytes_text(kSpaceMin) + " left): nothing new is taken; running jobs go on");
+                  bytes_text(kSpaceMin) + " left): nothing new is taken" +
+                  (state_.vol.live.empty() ? "" : "; running jobs go on"));
   answer(message.peer, message.envelope.request_id(), std::move(reply));
   return true;
 }

@@ -45,6 +45,7 @@ class CoreLoop {
 
   void round(std::vector<EventBody> events);
   void take(EventBody event);
+  bool begins_something(const pb::Request& request) const;
   bool refused_for_space(const Message& message);
   bool commit();
   void release();

@@ -7,7 +7,7 @@ swax_test(server_test
   LABELS unit sanitize
   TIMEOUT 180)
 swax_test(server_damage_test
-  SOURCES server_damage_test.cc ../storage/storage_files.cc
+  SOURCES server_damage_test.cc server_space_test.cc ../storage/storage_files.cc
   DEPS server_peers
   LABELS unit sanitize
   TIMEOUT 180)
