@@ -7,12 +7,24 @@ namespace swax::sim {
 namespace {
 
 constexpr int64_t kAgentTickMs = 500;
+constexpr double kReportsMatter = 0.2;
+
+// What a process hears from others, not from itself.
+bool is_message(const agent::EventBody& body) {
+  return std::holds_alternative<agent::FromCoordinator>(body) ||
+         std::holds_alternative<agent::RankSaid>(body);
+}
+
+// Beats tell nothing that has to be remembered.
+bool tells(const pb::Envelope& envelope) {
+  return envelope.has_attempt_reports() || envelope.has_hello();
+}
 
 }  // namespace
 
 AgentHost::AgentHost(World& world, Network& network, Oracle& oracle, Cluster& cluster, int number,
                      uint32_t slots)
-    : world_(world), network_(network), oracle_(oracle), cluster_(cluster) {
+    : world_(world), network_(network), oracle_(oracle), cluster_(cluster), disk_(world) {
   config_.node = "node-" + std::to_string(number);
   config_.state_id = "state-" + std::to_string(number);
   config_.slots = slots;
@@ -31,9 +43,7 @@ void AgentHost::start() {
   alive_ = true;
   ++config_.incarnation;
   state_ = std::make_unique<agent::State>();
-  state_->accepted = disk_.accepted;
-  state_->outbox = disk_.outbox;
-  state_->next_report = disk_.next_report;
+  disk_.load(state_.get());
   network_.reconnect(endpoint_);
   handle(agent::Started{});
   tick();
@@ -41,11 +51,26 @@ void AgentHost::start() {
 
 void AgentHost::crash(int64_t down_ms) {
   if (!alive_) return;
+  disk_.crash();
+  end(down_ms);
+}
+
+void AgentHost::end(int64_t down_ms) {
   alive_ = false;
   inbox_.clear();
   paused_until_ = 0;
-  cluster_.node_died(node());
+  crash_at_.reset();
+  // Not within what they do now.
+  world_.after(0, [this] { cluster_.node_died(node()); });
   world_.after(down_ms, [this] { start(); });
+}
+
+// The process ends here when that point was chosen.
+bool AgentHost::crashes(Fault point, bool matters) {
+  if (!alive_ || !matters || crash_at_ != point || !world_.faults_on()) return false;
+  world_.fired(point);
+  crash(world_.between(500, world_.chance(0.3) ? 60'000 : 4000));
+  return true;
 }
 
 void AgentHost::pause(int64_t for_ms) {
@@ -83,6 +108,7 @@ void AgentHost::handle(agent::EventBody body) {
 }
 
 void AgentHost::process_event(agent::EventBody body) {
+  if (crashes(Fault::kAgentCrashReceive, is_message(body))) return;
   if (world_.canary() == Canary::kOldEpochAccepted) state_->accepted.clear();
   const agent::Event event{
       .now_ms = world_.now(), .wall_ms = world_.wall(), .body = std::move(body)};
@@ -95,11 +121,11 @@ void AgentHost::process_event(agent::EventBody body) {
 
 void AgentHost::run(agent::Command& command) {
   if (auto* send = std::get_if<agent::Send>(&command)) {
-    network_.send_to_coordinator(endpoint_, std::move(send->envelope));
+    run_send(*send);
   } else if (std::holds_alternative<agent::Reconnect>(command)) {
     network_.reconnect(endpoint_);
   } else if (const auto* outbox = std::get_if<agent::SaveOutbox>(&command)) {
-    save(*outbox);
+    run_save(*outbox);
   } else if (std::holds_alternative<agent::ReadNonce>(command)) {
     later(5, [this] { handle(agent::NonceRead{.nonce = kNonce}); });
   } else if (const auto* prepare = std::get_if<agent::Prepare>(&command)) {
@@ -123,17 +149,28 @@ void AgentHost::run(agent::Command& command) {
   }
 }
 
-void AgentHost::save(const agent::SaveOutbox& save) {
-  for (const uint64_t index : save.drop) disk_.outbox.erase(index);
-  disk_.outbox.erase(disk_.outbox.begin(), disk_.outbox.upper_bound(save.drop_through));
-  for (const pb::AttemptReport& report : save.add) disk_.outbox[report.index()] = report;
-  disk_.next_report = save.next_report;
-  if (!save.job.empty()) disk_.accepted[save.job] = save.accepted_epoch;
+void AgentHost::run_send(agent::Send& send) {
+  const bool told = tells(send.envelope);
+  if (crashes(Fault::kAgentCrashSend, told)) return;
+  network_.send_to_coordinator(endpoint_, std::move(send.envelope));
+  crashes(Fault::kAgentCrashSent, told);
+}
+
+// Synced before what follows it, when it adds or accepts something.
+void AgentHost::run_save(const agent::SaveOutbox& save) {
+  const bool keeps = !save.add.empty() || !save.job.empty();
+  disk_.write(save);
+  if (!keeps) return;
+  // Reports are many; an epoch is accepted once in an attempt.
+  const bool matters = crash_at_ && (!save.job.empty() || world_.chance(kReportsMatter));
+  if (crashes(Fault::kAgentCrashJournal, matters)) return;
+  if (world_.canary() != Canary::kAgentNotSynced) disk_.sync();
+  crashes(Fault::kAgentCrashSynced, matters);
 }
 
 void AgentHost::leave(const agent::Exit& exit) {
   if (world_.tracing()) world_.trace(node() + " leaves with " + std::to_string(exit.code));
-  crash(world_.between(2000, 20'000));
+  end(world_.between(2000, 20'000));
 }
 
 }  // namespace swax::sim

@@ -1,10 +1,11 @@
-// The real agent core in a simulated process on one node. Its outbox and accepted epochs survive
-// it; its ranks do not.
+// The real agent core in a simulated process on one node: inbox, disk, crash points, pauses. What
+// it synced survives it; its ranks do not.
 #pragma once
 
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "tests/sim/network.h"
 #include "tests/sim/oracle.h"
@@ -27,6 +28,8 @@ class AgentHost {
 
   void start();
   void crash(int64_t down_ms);
+  // The next event of that kind is the last one of this process.
+  void crash_at(Fault point) { crash_at_ = point; }
   void pause(int64_t for_ms);
   void handle(agent::EventBody body);  // dropped while dead, kept while paused
 
@@ -34,8 +37,11 @@ class AgentHost {
   void later(int64_t delay_ms, std::function<void()> run);
   void tick();
   void process_event(agent::EventBody body);
+  bool crashes(Fault point, bool matters);
+  void end(int64_t down_ms);  // of the process and of its ranks
   void run(agent::Command& command);
-  void save(const agent::SaveOutbox& save);
+  void run_send(agent::Send& send);
+  void run_save(const agent::SaveOutbox& save);
   void leave(const agent::Exit& exit);
 
   World& world_;
@@ -45,10 +51,11 @@ class AgentHost {
   agent::Config config_;
   size_t endpoint_;
   std::unique_ptr<agent::State> state_;
-  agent::State disk_;  // its durable parts only
+  AgentDisk disk_;
   bool alive_ = false;
   int64_t paused_until_ = 0;
   std::deque<agent::EventBody> inbox_;
+  std::optional<Fault> crash_at_;
 };
 
 }  // namespace swax::sim

@@ -20,7 +20,8 @@ void Cluster::launch(AgentHost&, const pb::StartAttempt& start) {
                                                        .job = jobs_.at(start.job()),
                                                        .store = store_,
                                                        .oracle = oracle_,
-                                                       .agents = agents_},
+                                                       .agents = agents_,
+                                                       .crash_at = crash_at_},
                                            start);
   gangs_[{start.job(), start.epoch()}] = gang;
   gang->begin();

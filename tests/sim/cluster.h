@@ -5,6 +5,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,8 @@ class Cluster {
 
   // Strikes a random training rank; false: none is there.
   bool strike(Fault fault);
+  // The next rank that comes to that point dies there.
+  void crash_at(Fault point) { crash_at_.insert(point); }
 
  private:
   using Key = std::pair<std::string, uint64_t>;
@@ -39,6 +42,7 @@ class Cluster {
   Oracle& oracle_;
   std::map<std::string, AgentHost*> agents_;
   std::map<Key, std::shared_ptr<Gang>> gangs_;
+  std::set<Fault> crash_at_;
 };
 
 }  // namespace swax::sim

@@ -136,6 +136,19 @@ void Gang::node_killed(const std::string& node) {
   collapse(p_.world.between(300, 1800));
 }
 
+// True: a rank dies here.
+bool Gang::crashes(Fault point) {
+  if (over_ || !p_.world.faults_on() || p_.crash_at.erase(point) == 0) return false;
+  p_.world.fired(point);
+  return true;
+}
+
+void Gang::ask_stop() {
+  stop_ = true;
+  if (whole() && !leaving_ && crashes(Fault::kRankCrashReceive))
+    later(1, [this] { crash_rank(static_cast<uint32_t>(p_.world.below(ranks_.size()))); });
+}
+
 void Gang::refuse(uint32_t rank) { exit_rank(rank, 75, "the agent refused this attempt"); }
 
 void Gang::crash_rank(uint32_t rank) {
@@ -226,16 +239,24 @@ void Gang::begin_save() {
   saved_ranks_ = 0;
   for (const auto& [number, rank] : ranks_) {
     later(p_.world.between(100, 3000), [this, number = number, step = save_step_] {
-      if (!saving_ || save_step_ != step || !ranks_.at(number).running) return;
-      ++saved_ranks_;
-      if (p_.world.faults_on() && p_.world.chance(p_.swarm.save_failed)) {
-        p_.world.fired(Fault::kSaveFailed);
-        save_failed_ = true;
-        return;
-      }
-      p_.store.write_shard(start_.job(), {step, start_.epoch()}, number, save_bits_);
+      if (saving_ && save_step_ == step && ranks_.at(number).running) save_shard(number);
     });
   }
+}
+
+void Gang::save_shard(uint32_t rank) {
+  const coord::SaveKey key{save_step_, start_.epoch()};
+  if (crashes(Fault::kRankCrashJournal)) {  // nothing is there, or not what should be
+    if (p_.world.chance(0.5)) p_.store.write_shard(start_.job(), key, rank, save_bits_ ^ 1);
+    return crash_rank(rank);
+  }
+  ++saved_ranks_;
+  if (p_.world.faults_on() && p_.world.chance(p_.swarm.save_failed)) {
+    p_.world.fired(Fault::kSaveFailed);
+    save_failed_ = true;
+    return;
+  }
+  p_.store.write_shard(start_.job(), key, rank, save_bits_);
 }
 
 // At the end of a step all ranks agree whether the save is over.
@@ -253,7 +274,11 @@ void Gang::settle_save() {
 }
 
 void Gang::tell_durable() {
+  const bool dies = crashes(Fault::kRankCrashSend);
+  const auto dying = static_cast<uint32_t>(dies ? p_.world.below(ranks_.size()) : ranks_.size());
+  const bool silent = dies && p_.world.chance(0.5);
   for (const auto& [number, rank] : ranks_) {
+    if (silent && number == dying) continue;
     pb::RankMessage m;
     pb::RankDurable& durable = *m.mutable_durable();
     durable.set_step(save_step_);
@@ -261,6 +286,7 @@ void Gang::tell_durable() {
     durable.mutable_shard()->set_rank(number);
     say(number, std::move(m));
   }
+  if (dies) crash_rank(dying);
 }
 
 void Gang::finish(bool done) {

@@ -19,6 +19,7 @@ class Gang : public std::enable_shared_from_this<Gang> {
     Store& store;
     Oracle& oracle;
     const std::map<std::string, AgentHost*>& agents;
+    std::set<Fault>& crash_at;  // points at which the next rank that comes there dies
   };
   Gang(Parts parts, const pb::StartAttempt& start);
 
@@ -26,7 +27,7 @@ class Gang : public std::enable_shared_from_this<Gang> {
   void daemon_started(const std::string& node, uint64_t proxy) { daemons_[node] = proxy; }
   void start_ranks(const std::string& node);
   void node_killed(const std::string& node);  // its processes are gone; the others notice
-  void ask_stop() { stop_ = true; }
+  void ask_stop();
   void refuse(uint32_t rank);
   bool training() const { return running_ == ranks_.size() && !leaving_ && step_ > start_step_; }
   void crash_rank(uint32_t rank);
@@ -54,7 +55,9 @@ class Gang : public std::enable_shared_from_this<Gang> {
   void finish_step();
   void tell_step();
   void fail_all(int code, const std::string& reason);
+  bool crashes(Fault point);
   void begin_save();
+  void save_shard(uint32_t rank);
   void settle_save();
   void tell_durable();
   void finish(bool done);

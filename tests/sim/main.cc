@@ -28,7 +28,7 @@ Arguments parse(int argc, char** argv) {
     }
     if (name == "--seed") a.seed = std::strtoull(value.c_str(), nullptr, 10);
     if (name == "--runs") a.runs = std::strtoull(value.c_str(), nullptr, 10);
-    for (int c = 0; name == "--canary" && c < 7; ++c)
+    for (size_t c = 0; name == "--canary" && c < kCanaries; ++c)
       if (value == canary_name(static_cast<Canary>(c))) a.canary = static_cast<Canary>(c);
     ++i;
   }

@@ -77,7 +77,8 @@ INSTANTIATE_TEST_SUITE_P(Planted, CanaryTest,
                                            Planted{Canary::kCommitRankMissing, "commit_complete"},
                                            Planted{Canary::kCommandNotRepeated, "calm"},
                                            Planted{Canary::kRetentionBeforeCommit, "retention"},
-                                           Planted{Canary::kBudgetResetByHello, "budget"}),
+                                           Planted{Canary::kBudgetResetByHello, "budget"},
+                                           Planted{Canary::kAgentNotSynced, "old_epoch_refused"}),
                          [](const ::testing::TestParamInfo<Planted>& planted) {
                            return std::string(canary_name(planted.param.canary));
                          });

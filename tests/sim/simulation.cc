@@ -64,6 +64,19 @@ class Simulation {
  private:
   AgentHost& random_agent() { return *agents_[world_.below(agents_.size())]; }
 
+  // One whose ranks run, when there is one.
+  AgentHost* busy_agent() {
+    std::vector<AgentHost*> busy;
+    for (const auto& agent : agents_) {
+      const auto& attempts = agent->state().attempts;
+      const bool runs = std::any_of(attempts.begin(), attempts.end(), [](const auto& attempt) {
+        return attempt.second.phase == agent::Phase::kRunning;
+      });
+      if (agent->alive() && runs) busy.push_back(agent.get());
+    }
+    return busy.empty() ? nullptr : busy[world_.below(busy.size())];
+  }
+
   void every(int64_t mean_ms, const std::function<void()>& strike) {
     if (mean_ms == 0) return;
     world_.after(world_.between(mean_ms / 2, mean_ms * 3 / 2), [this, mean_ms, strike] {
@@ -80,6 +93,13 @@ class Simulation {
       world_.fired(Fault::kAgentCrash);
       random_agent().crash(world_.between(500, world_.chance(0.3) ? 60'000 : 4000));
     });
+    every(swarm_.agent_crash_at_ms, [this] {
+      constexpr std::array<Fault, 7> kPoints = {
+          Fault::kAgentCrashReceive, Fault::kAgentCrashJournal, Fault::kAgentCrashJournal,
+          Fault::kAgentCrashSynced,  Fault::kAgentCrashSynced,  Fault::kAgentCrashSend,
+          Fault::kAgentCrashSent};
+      random_agent().crash_at(kPoints[world_.below(kPoints.size())]);
+    });
     every(swarm_.agent_pause_ms, [this] {
       world_.fired(Fault::kAgentPause);
       random_agent().pause(world_.between(500, 20'000));
@@ -89,6 +109,13 @@ class Simulation {
       random_agent().handle(agent::StopSignal{.checkpoint = world_.chance(0.7)});
     });
     every(swarm_.rank_crash_ms, [this] { strike_rank(Fault::kRankCrash, kStrikeTries); });
+    every(swarm_.rank_crash_at_ms, [this] {
+      constexpr std::array<Fault, 4> kPoints = {Fault::kRankCrashReceive, Fault::kRankCrashReceive,
+                                                Fault::kRankCrashJournal, Fault::kRankCrashSend};
+      const Fault point = kPoints[world_.below(kPoints.size())];
+      cluster_.crash_at(point);
+      if (point == Fault::kRankCrashReceive) tell_ranks(kStrikeTries);
+    });
     every(swarm_.rank_exit_ms, [this] { strike_rank(Fault::kRankExit, kStrikeTries); });
     every(swarm_.rank_hang_ms, [this] { strike_rank(Fault::kRankHang, kStrikeTries); });
     every(swarm_.impostor_ms, [this] { claim_a_name(); });
@@ -98,6 +125,13 @@ class Simulation {
   void strike_rank(Fault fault, int tries) {
     if (!world_.faults_on() || cluster_.strike(fault) || tries <= 1) return;
     world_.after(1000, [this, fault, tries] { strike_rank(fault, tries - 1); });
+  }
+
+  // All that ranks ever hear while they train is that they should leave.
+  void tell_ranks(int tries) {
+    if (!world_.faults_on()) return;
+    if (AgentHost* agent = busy_agent()) return agent->handle(agent::StopSignal{});
+    if (tries > 1) world_.after(1000, [this, tries] { tell_ranks(tries - 1); });
   }
 
   void plan_coordinator_faults() {
@@ -182,13 +216,14 @@ class Simulation {
 }  // namespace
 
 const char* canary_name(Canary canary) {
-  constexpr std::array<const char*, 7> kNames = {"none",
-                                                 "send_before_sync",
-                                                 "old_epoch_accepted",
-                                                 "commit_rank_missing",
-                                                 "command_not_repeated",
-                                                 "retention_before_commit",
-                                                 "budget_reset_by_hello"};
+  constexpr std::array<const char*, kCanaries> kNames = {"none",
+                                                         "send_before_sync",
+                                                         "old_epoch_accepted",
+                                                         "commit_rank_missing",
+                                                         "command_not_repeated",
+                                                         "retention_before_commit",
+                                                         "budget_reset_by_hello",
+                                                         "agent_not_synced"};
   return kNames[static_cast<size_t>(canary)];
 }
 

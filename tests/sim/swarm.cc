@@ -44,9 +44,11 @@ Swarm draw_swarm(World& world) {
   s.partition_one_way_ms = maybe(world, 0.5, 4 * kMinute, 20 * kMinute);
   s.partition_full_ms = maybe(world, 0.5, 4 * kMinute, 20 * kMinute);
   s.agent_crash_ms = maybe(world, 0.6, 4 * kMinute, 20 * kMinute);
+  s.agent_crash_at_ms = maybe(world, 0.6, kMinute, 6 * kMinute);
   s.agent_pause_ms = maybe(world, 0.5, 4 * kMinute, 20 * kMinute);
   s.agent_stop_ms = maybe(world, 0.5, 6 * kMinute, 20 * kMinute);
   s.rank_crash_ms = maybe(world, 0.7, 3 * kMinute, 12 * kMinute);
+  s.rank_crash_at_ms = maybe(world, 0.6, 3 * kMinute, 10 * kMinute);
   s.rank_exit_ms = maybe(world, 0.6, 4 * kMinute, 15 * kMinute);
   s.rank_hang_ms = maybe(world, 0.6, 4 * kMinute, 15 * kMinute);
   s.impostor_ms = maybe(world, 0.3, 5 * kMinute, 20 * kMinute);

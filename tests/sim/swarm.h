@@ -14,8 +14,8 @@ struct Swarm {
   int64_t delay_min_ms = 1, delay_max_ms = 20;
   // Mean time between strikes; 0: never.
   int64_t partition_one_way_ms = 0, partition_full_ms = 0;
-  int64_t agent_crash_ms = 0, agent_pause_ms = 0, agent_stop_ms = 0;
-  int64_t rank_crash_ms = 0, rank_exit_ms = 0, rank_hang_ms = 0;
+  int64_t agent_crash_ms = 0, agent_crash_at_ms = 0, agent_pause_ms = 0, agent_stop_ms = 0;
+  int64_t rank_crash_ms = 0, rank_crash_at_ms = 0, rank_exit_ms = 0, rank_hang_ms = 0;
   int64_t coordinator_crash_ms = 0, coordinator_pause_ms = 0;
   int64_t clock_jump_ms = 0, impostor_ms = 0;
   double save_failed = 0, commit_failed = 0;

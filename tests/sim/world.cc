@@ -8,12 +8,37 @@
 namespace swax::sim {
 
 const char* fault_name(Fault fault) {
-  constexpr std::array<const char*, kFaults> kNames = {
-      "drop",        "duplicate",   "reorder",       "partition_one_way", "partition_full",
-      "agent_crash", "agent_pause", "agent_stop",    "rank_crash",        "rank_exit",
-      "rank_hang",   "save_failed", "crash_receive", "crash_journal",     "crash_send",
-      "write_lost",  "write_torn",  "commit_failed", "coordinator_pause", "clock_jump",
-      "impostor"};
+  constexpr std::array<const char*, kFaults> kNames = {"drop",
+                                                       "duplicate",
+                                                       "reorder",
+                                                       "partition_one_way",
+                                                       "partition_full",
+                                                       "agent_crash",
+                                                       "agent_crash_receive",
+                                                       "agent_crash_journal",
+                                                       "agent_crash_synced",
+                                                       "agent_crash_send",
+                                                       "agent_crash_sent",
+                                                       "agent_write_lost",
+                                                       "agent_write_torn",
+                                                       "agent_pause",
+                                                       "agent_stop",
+                                                       "rank_crash",
+                                                       "rank_crash_receive",
+                                                       "rank_crash_journal",
+                                                       "rank_crash_send",
+                                                       "rank_exit",
+                                                       "rank_hang",
+                                                       "save_failed",
+                                                       "crash_receive",
+                                                       "crash_journal",
+                                                       "crash_send",
+                                                       "write_lost",
+                                                       "write_torn",
+                                                       "commit_failed",
+                                                       "coordinator_pause",
+                                                       "clock_jump",
+                                                       "impostor"};
   return kNames[static_cast<size_t>(fault)];
 }
 

@@ -22,9 +22,19 @@ enum class Fault {
   kPartitionOneWay,
   kPartitionFull,
   kAgentCrash,
+  kAgentCrashReceive,
+  kAgentCrashJournal,
+  kAgentCrashSynced,
+  kAgentCrashSend,
+  kAgentCrashSent,
+  kAgentWriteLost,
+  kAgentWriteTorn,
   kAgentPause,
   kAgentStop,
   kRankCrash,
+  kRankCrashReceive,
+  kRankCrashJournal,
+  kRankCrashSend,
   kRankExit,
   kRankHang,
   kSaveFailed,
@@ -51,8 +61,12 @@ enum class Canary {
   kCommitRankMissing,
   kCommandNotRepeated,
   kRetentionBeforeCommit,
-  kBudgetResetByHello
+  kBudgetResetByHello,
+  kAgentNotSynced,
+  kCount
 };
+
+constexpr size_t kCanaries = static_cast<size_t>(Canary::kCount);
 
 class World {
  public:
