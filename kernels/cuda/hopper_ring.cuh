@@ -6,7 +6,24 @@
 
 namespace swax::cuda {
 
-template <int kStages>
+// Who says that the computing side has done with a tile: one lane of each of its 8 warps, behind
+// __syncwarp, or every lane. The memory model orders both. Every lane where ordinary loads read
+// what an ordinary store overwrites next: racecheck of compute-sanitizer does not follow an order
+// through __syncwarp and the arrival of another lane, and reports a hazard (seen on a kernel of 30
+// lines that does nothing else). Not measurable beside the products of a tile.
+enum class Release { kWarp, kLane };
+template <Release kBy>
+constexpr uint32_t kReleases = kBy == Release::kWarp ? 8 : 256;
+template <Release kBy>
+__device__ __forceinline__ void release(uint64_t* empty) {
+  if constexpr (kBy == Release::kWarp) {
+    release(empty);
+  } else {
+    barrier_arrive(empty);
+  }
+}
+
+template <int kStages, Release kBy = Release::kWarp>
 struct TileRing {
   unsigned char tile[kStages][kTileBytes];
   uint64_t full[kStages];
@@ -16,7 +33,7 @@ struct TileRing {
   __device__ void init(uint32_t fillers = 1) {
     for (int i = 0; i < kStages; ++i) {
       barrier_init(&full[i], fillers);
-      barrier_init(&empty[i], 8);  // warps that compute
+      barrier_init(&empty[i], kReleases<kBy>);
     }
   }
 };
@@ -32,9 +49,9 @@ struct RingPlace {
   }
 };
 
-template <int kStages>
+template <int kStages, Release kBy = Release::kWarp>
 struct RingWriter {
-  TileRing<kStages>& ring;
+  TileRing<kStages, kBy>& ring;
   RingPlace<kStages> place = {};
   // Waits until the next tile may be written.
   __device__ __forceinline__ int room() {
@@ -51,9 +68,9 @@ struct RingWriter {
 };
 
 // Tiles are taken in order and given back in order.
-template <int kStages>
+template <int kStages, Release kBy = Release::kWarp>
 struct RingReader {
-  TileRing<kStages>& ring;
+  TileRing<kStages, kBy>& ring;
   RingPlace<kStages> taken = {};
   RingPlace<kStages> given = {};
   int held = 0;
@@ -77,7 +94,7 @@ struct RingReader {
   }
   // Gives the oldest tile back, once the products on it have ended.
   __device__ __forceinline__ void give() {
-    release(&ring.empty[given.stage]);
+    release<kBy>(&ring.empty[given.stage]);
     given.next();
     --held;
   }
@@ -97,7 +114,7 @@ struct RingReader {
 
 // Places for tiles that a block keeps through a whole piece of work; with two, the next piece's are
 // copied while this one runs.
-template <int kPlaces>
+template <int kPlaces, Release kBy = Release::kWarp>
 struct OwnTiles {
   uint64_t full[kPlaces];
   uint64_t empty[kPlaces];
@@ -105,7 +122,7 @@ struct OwnTiles {
   __device__ void init() {  // one thread, before the fence of barrier_init
     for (int i = 0; i < kPlaces; ++i) {
       barrier_init(&full[i], 1);
-      barrier_init(&empty[i], 8);  // warps that compute
+      barrier_init(&empty[i], kReleases<kBy>);
     }
   }
   // The n-th piece of the block. The copying side waits for room, announces, copies; the computing
@@ -118,8 +135,21 @@ struct OwnTiles {
   __device__ __forceinline__ void wait(int n) {
     barrier_wait(&full[n % kPlaces], static_cast<uint32_t>(n / kPlaces) % 2);
   }
-  __device__ __forceinline__ void done(int n) { release(&empty[n % kPlaces]); }
+  __device__ __forceinline__ void done(int n) { release<kBy>(&empty[n % kPlaces]); }
 };
+
+// The two roles of a block of kRoleThreads, once its barriers are there: `produce` runs in the
+// first warpgroup, `consume` in the two others.
+template <typename Produce, typename Consume>
+__device__ __forceinline__ void run_roles(const Produce& produce, const Consume& consume) {
+  if (threadIdx.x < 128) {
+    registers_shrink<24>();
+    produce();
+  } else {
+    registers_grow<240>();
+    consume();
+  }
+}
 
 // The dynamic shared memory of a block, aligned as the swizzle needs it.
 template <typename T>

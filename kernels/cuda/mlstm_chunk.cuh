@@ -2,7 +2,7 @@
 // chunk, vector loads. Internal to kernels/cuda.
 #pragma once
 
-#include "kernels/cuda/hopper.cuh"
+#include "kernels/cuda/hopper_ring.cuh"
 #include "kernels/cuda/mlstm_tuned.h"
 
 namespace swax::cuda {
@@ -27,6 +27,48 @@ __device__ T mlstm_scan(T value, int low, T* shared, const F& f) {
     __syncthreads();
   }
   return value;
+}
+
+// A block of the kernels that give rows: a half of the tokens of a chunk, and the columns that they
+// see or are seen by, in tiles.
+struct MlstmBlock {
+  int chunk, head, half;
+  int token;  // first row of the block
+  int tile;   // first tile of columns, in tiles of 128 of the chunk
+  int tiles;
+};
+
+// Body of these kernels. kForward: columns are the keys up to the rows, else the queries from them
+// on. produce(shared, block): one thread; consume(shared, block): the computing warpgroups.
+template <typename Shared, bool kForward, typename Produce, typename Consume>
+__device__ __forceinline__ void run_mlstm_block(int tokens, const Produce& produce,
+                                                const Consume& consume) {
+  Shared& s = shared_block<Shared>();
+  const int half = static_cast<int>(blockIdx.x % 2);
+  const int chunk = static_cast<int>(blockIdx.x / 2);
+  const MlstmBlock b{.chunk = chunk,
+                     .head = static_cast<int>(blockIdx.y),
+                     .half = half,
+                     .token = chunk * kMlstmChunk + half * kTileRows,
+                     .tile = kForward ? 0 : half,
+                     .tiles = kForward ? half + 1 : 2 - half};
+  if (b.token >= tokens) return;
+  if (threadIdx.x == 0) {
+    barrier_init(&s.own_full, 1);
+    s.ring.init();
+    barrier_init_fence();
+  }
+  __syncthreads();
+  run_roles(
+      [&] {
+        if (threadIdx.x == 0) produce(s, b);
+      },
+      [&] { consume(s, b); });
+}
+
+// Grid of these kernels.
+inline dim3 mlstm_block_grid(const MlstmTuned& x) {
+  return {static_cast<unsigned>(2 * x.chunks), static_cast<unsigned>(x.heads)};
 }
 
 // 8 bf16 from 16 aligned bytes.

@@ -49,12 +49,7 @@ struct Shared {
 constexpr size_t kSharedBytes = sizeof(Shared);
 static_assert(kSharedBytes <= kSharedMax);
 
-struct Block {
-  int chunk, head, half;
-  int token;  // first row of the block
-  int tile;   // first tile of columns, in tiles of 128 of the chunk
-  int tiles;
-};
+using Block = MlstmBlock;
 
 template <bool kKeys>
 __device__ void produce(const Params& p, Shared& s, const Block& b) {
@@ -320,28 +315,9 @@ __device__ void consume(const Params& p, Shared& s, const Block& b) {
 
 template <bool kKeys>
 __global__ void __launch_bounds__(kRoleThreads, 1) inputs_kernel(const __grid_constant__ Params p) {
-  Shared& s = shared_block<Shared>();
-  Block b{};
-  b.half = static_cast<int>(blockIdx.x % 2);
-  b.chunk = static_cast<int>(blockIdx.x / 2);
-  b.head = static_cast<int>(blockIdx.y);
-  b.token = b.chunk * kMlstmChunk + b.half * kTileRows;
-  if (b.token >= p.x.tokens) return;
-  b.tile = kKeys ? b.half : 0;
-  b.tiles = kKeys ? 2 - b.half : b.half + 1;
-  if (threadIdx.x == 0) {
-    barrier_init(&s.own_full, 1);
-    s.ring.init();
-    barrier_init_fence();
-  }
-  __syncthreads();
-  if (threadIdx.x < 128) {
-    registers_shrink<24>();
-    if (threadIdx.x == 0) produce<kKeys>(p, s, b);
-  } else {
-    registers_grow<240>();
-    consume<kKeys>(p, s, b);
-  }
+  run_mlstm_block<Shared, !kKeys>(
+      p.x.tokens, [&](Shared& s, const Block& b) { produce<kKeys>(p, s, b); },
+      [&](Shared& s, const Block& b) { consume<kKeys>(p, s, b); });
 }
 
 }  // namespace
@@ -361,8 +337,7 @@ Status launch_mlstm_inputs(CUstream_st* stream, const MlstmTuned& x, const Tenso
   p.n = keys ? x.dn : x.n;
   p.self_rows = {static_cast<__nv_bfloat16*>(self.data), self.row_stride};
   p.out = {static_cast<__nv_bfloat16*>(out.data), out.row_stride};
-  const Launch l{dim3(static_cast<unsigned>(2 * x.chunks), static_cast<unsigned>(x.heads)),
-                 kRoleThreads, kSharedBytes, stream};
+  const Launch l{mlstm_block_grid(x), kRoleThreads, kSharedBytes, stream};
   return launch("mlstm_backward", l, keys ? inputs_kernel<true> : inputs_kernel<false>, p);
 }
 

@@ -19,10 +19,7 @@ struct Forward {
   int64_t h_stride;
   bool initial_state;
 
-  __device__ MlstmGateParts parts() const {
-    return {x.scratch + layout.log_forget, x.scratch + layout.write_weight,
-            x.scratch + layout.carry_weight};
-  }
+  __device__ MlstmGateParts parts() const { return MlstmGateParts::of(x.scratch, layout); }
 };
 
 template <typename T, typename S>
@@ -36,12 +33,8 @@ __global__ void gates_kernel(Forward<T, S> a) {
 template <typename T, typename S>
 __global__ void states_kernel(Forward<T, S> a) {
   const MlstmDims& d = a.x.d;
-  const int64_t width = d.v + 1;
-  const int64_t element = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (element >= d.heads * d.qk * width) return;
-  const int64_t u = element % width;
-  const int64_t k = element / width % d.qk;
-  const int64_t head = element / width / d.qk;
+  const auto [head, k, u] = MlstmElement::own(d);
+  if (head >= d.heads) return;
   const MlstmGateParts parts = a.parts();
   float sum = a.initial_state ? a.x.states.get(d, 0, head, k, u) : 0.0F;
   if (!a.initial_state) a.x.states.set(d, 0, head, k, u, 0.0F);
@@ -65,10 +58,7 @@ __global__ void outputs_kernel(Forward<T, S> a) {
   float* decay = worker + a.layout.decay;
   float* scores = worker + a.layout.scores;
   for (int64_t piece = blockIdx.x; piece < d.chunks * d.heads; piece += gridDim.x) {
-    const int64_t c = piece / d.heads;
-    const int64_t head = piece % d.heads;
-    const int64_t begin = x.begin(c);
-    const int64_t count = x.count(c);
+    const auto [c, head, begin, count] = MlstmSpan::of(x, piece);
     const float* log_forget = x.scratch + a.layout.log_forget + head * d.tokens;
     __syncthreads();  // the piece before may still be read
     for (int64_t r = threadIdx.x; r < count; r += blockDim.x) {
@@ -204,9 +194,9 @@ Status step(CUstream_st* stream, const MlstmStepArgs& args) {
 }  // namespace
 
 Status launch_mlstm_simple(CUstream_st* stream, const MlstmArgs& a) {
-  if (a.q_TNK.dtype == DType::kF32) return forward<float, float>(stream, a);
-  if (a.states_CNKU1.dtype == DType::kF32) return forward<__nv_bfloat16, float>(stream, a);
-  return forward<__nv_bfloat16, __nv_bfloat16>(stream, a);
+  return mlstm_with_types(a.q_TNK, a.states_CNKU1, [&](auto value, auto state) {
+    return forward<decltype(value), decltype(state)>(stream, a);
+  });
 }
 
 Status launch_mlstm_step(CUstream_st* stream, const MlstmStepArgs& a) {

@@ -23,10 +23,7 @@ struct Backward {
   float* df;
   int64_t h_stride, dh_stride, dq_stride, dk_stride, dv_stride;
 
-  __device__ MlstmGateParts parts() const {
-    return {x.scratch + layout.log_forget, x.scratch + layout.write_weight,
-            x.scratch + layout.carry_weight};
-  }
+  __device__ MlstmGateParts parts() const { return MlstmGateParts::of(x.scratch, layout); }
   // [N, T] parts.
   __device__ float* of_token(int64_t part, int64_t head) const {
     return x.scratch + part + head * x.d.tokens;
@@ -69,12 +66,8 @@ template <typename T, typename S>
 __global__ void dstates_kernel(Backward<T, S> a) {
   const MlstmView<T, S>& x = a.x;
   const MlstmDims& d = x.d;
-  const int64_t width = d.v + 1;
-  const int64_t element = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
-  if (element >= d.heads * d.qk * width) return;
-  const int64_t u = element % width;
-  const int64_t k = element / width % d.qk;
-  const int64_t head = element / width / d.qk;
+  const auto [head, k, u] = MlstmElement::own(d);
+  if (head >= d.heads) return;
   const float* read = a.of_token(a.layout.read_weight, head);
   const float* inverse = a.of_token(a.layout.inv_scale, head);
   const float* gamma = a.of_token(a.layout.gamma, head);
@@ -93,9 +86,8 @@ __global__ void dstates_kernel(Backward<T, S> a) {
 
 // One (chunk, head) with the scratch of one worker.
 template <typename T, typename S>
-struct Piece {
+struct Piece : MlstmSpan {
   const Backward<T, S>& a;
-  int64_t c, head, begin, count;
   float* decay;    // e^{logD - m}, then W = dP P
   float* scores;   // P
   float* dscores;  // gradient of q k
@@ -271,12 +263,8 @@ __global__ void inputs_kernel(Backward<T, S> a) {
   const MlstmDims& d = a.x.d;
   float* worker = a.x.scratch + a.layout.worker + blockIdx.x * a.layout.worker_stride;
   for (int64_t piece = blockIdx.x; piece < d.chunks * d.heads; piece += gridDim.x) {
-    const int64_t c = piece / d.heads;
-    const Piece<T, S> p{a,
-                        c,
-                        piece % d.heads,
-                        a.x.begin(c),
-                        a.x.count(c),
+    const Piece<T, S> p{MlstmSpan::of(a.x, piece),
+                        a,
                         worker + a.layout.decay,
                         worker + a.layout.scores,
                         worker + a.layout.dscores,
@@ -332,9 +320,9 @@ Status backward(CUstream_st* stream, const MlstmBackwardArgs& args) {
 }  // namespace
 
 Status launch_mlstm_backward_simple(CUstream_st* stream, const MlstmBackwardArgs& a) {
-  if (a.q_TNK.dtype == DType::kF32) return backward<float, float>(stream, a);
-  if (a.states_CNKU1.dtype == DType::kF32) return backward<__nv_bfloat16, float>(stream, a);
-  return backward<__nv_bfloat16, __nv_bfloat16>(stream, a);
+  return mlstm_with_types(a.q_TNK, a.states_CNKU1, [&](auto value, auto state) {
+    return backward<decltype(value), decltype(state)>(stream, a);
+  });
 }
 
 }  // namespace swax::cuda

@@ -41,12 +41,7 @@ struct Shared {
 };
 constexpr size_t kSharedBytes = sizeof(Shared);
 
-struct Block {
-  int chunk, head, half;
-  int token;  // first row of the block
-  int tile;   // first tile of columns, in tiles of 128 of the chunk
-  int tiles;
-};
+using Block = MlstmBlock;
 
 __device__ void produce(const Params& p, Shared& s, const Block& b) {
   barrier_expect(&s.own_full, kQkTiles * kTileBytes);
@@ -228,28 +223,9 @@ __device__ void consume(const Params& p, Shared& s, const Block& b) {
 
 template <bool kBackward>
 __global__ void __launch_bounds__(kRoleThreads, 1) values_kernel(const __grid_constant__ Params p) {
-  Shared& s = shared_block<Shared>();
-  Block b{};
-  b.half = static_cast<int>(blockIdx.x % 2);
-  b.chunk = static_cast<int>(blockIdx.x / 2);
-  b.head = static_cast<int>(blockIdx.y);
-  b.token = b.chunk * kMlstmChunk + b.half * kTileRows;
-  if (b.token >= p.x.tokens) return;
-  b.tile = kBackward ? b.half : 0;
-  b.tiles = kBackward ? 2 - b.half : b.half + 1;
-  if (threadIdx.x == 0) {
-    barrier_init(&s.own_full, 1);
-    s.ring.init();
-    barrier_init_fence();
-  }
-  __syncthreads();
-  if (threadIdx.x < 128) {
-    registers_shrink<24>();
-    if (threadIdx.x == 0) produce(p, s, b);
-  } else {
-    registers_grow<240>();
-    consume<kBackward>(p, s, b);
-  }
+  run_mlstm_block<Shared, !kBackward>(
+      p.x.tokens, [&](Shared& s, const Block& b) { produce(p, s, b); },
+      [&](Shared& s, const Block& b) { consume<kBackward>(p, s, b); });
 }
 
 }  // namespace
@@ -266,8 +242,7 @@ Status launch_mlstm_values(CUstream_st* stream, const MlstmTuned& x, const Tenso
   SWAX_TRY(tile_map("mlstm", states, kTileRows, &p.state));
   p.x = x;
   p.out = {static_cast<__nv_bfloat16*>(out.data), out.row_stride};
-  const Launch l{dim3(static_cast<unsigned>(2 * x.chunks), static_cast<unsigned>(x.heads)),
-                 kRoleThreads, kSharedBytes, stream};
+  const Launch l{mlstm_block_grid(x), kRoleThreads, kSharedBytes, stream};
   return launch("mlstm", l, backward ? values_kernel<true> : values_kernel<false>, p);
 }
 

@@ -128,6 +128,25 @@ inline unsigned mlstm_state_blocks(const MlstmDims& d, int64_t threads) {
   return static_cast<unsigned>((d.heads * d.qk * (d.v + 1) + threads - 1) / threads);
 }
 
+// The element of a state that a thread of those blocks owns; head is d.heads or more behind the
+// last one.
+struct MlstmElement {
+  int64_t head, k, u;
+  __device__ static MlstmElement own(const MlstmDims& d) {
+    const int64_t element = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+    const int64_t width = d.v + 1;
+    return {element / width / d.qk, element / width % d.qk, element % width};
+  }
+};
+
+// Calls f with a value of the type of q, k, v and one of the type of the stored states.
+template <typename F>
+Status mlstm_with_types(const Tensor& values, const Tensor& states, const F& f) {
+  if (values.dtype == DType::kF32) return f(float{}, float{});
+  if (states.dtype == DType::kF32) return f(__nv_bfloat16{}, float{});
+  return f(__nv_bfloat16{}, __nv_bfloat16{});
+}
+
 __device__ inline float log_sigmoid(float x) {
   // min(x, 0) by select: NaN stays NaN.
   return (x > 0.0F ? 0.0F : x) - log1pf(expf(-fabsf(x)));
@@ -161,6 +180,23 @@ struct MlstmGateParts {
   float* log_forget;    // [N, T]
   float* write_weight;  // [N, T]
   float* carry_weight;  // [N, C]
+
+  template <typename Layout>
+  __device__ static MlstmGateParts of(float* scratch, const Layout& layout) {
+    return {scratch + layout.log_forget, scratch + layout.write_weight,
+            scratch + layout.carry_weight};
+  }
+};
+
+// One chunk of one head: what a block of the kernels with workers takes at a time.
+struct MlstmSpan {
+  int64_t c, head;
+  int64_t begin, count;  // tokens
+  template <typename View>
+  __device__ static MlstmSpan of(const View& x, int64_t piece) {
+    const int64_t c = piece / x.d.heads;
+    return {c, piece % x.d.heads, x.begin(c), x.count(c)};
+  }
 };
 
 // One block, one head: log forget gates, weights of tokens and of the carried state in the state

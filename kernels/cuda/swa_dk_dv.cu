@@ -10,6 +10,10 @@ namespace {
 using Params = SwaBackwardParams;
 
 constexpr int kStages = 3;
+// The statistics of a stage and `seen` are ordinary memory.
+constexpr Release kBy = Release::kLane;
+using Reader = RingReader<kStages, kBy>;
+using Writer = RingWriter<kStages, kBy>;
 constexpr int kHalfTile = kTileBytes / 2;  // a stage holds 64 rows of q, then 64 of do
 static_assert(kSwaQueryTile * 2 == kTileRows);
 
@@ -21,9 +25,9 @@ struct Statistics {          // of the queries of a tile
 struct Shared {
   unsigned char k[2][kTileBytes];
   unsigned char v[2][kTileBytes];
-  TileRing<kStages> ring;
+  TileRing<kStages, kBy> ring;
   Statistics statistics[kStages];
-  OwnTiles<2> own;
+  OwnTiles<2, kBy> own;
   int seen[2][2];  // query tiles seen by the keys of the first warpgroup, and by any of the piece
 };
 static_assert(sizeof(Shared) <= kSharedMax);
@@ -61,7 +65,7 @@ __device__ int count_tiles(const Params& p, const Piece& x) {
 
 // One warp copies tiles.
 __device__ void produce(const Params& p, Shared& s) {
-  RingWriter<kStages> ring{s.ring};
+  Writer ring{s.ring};
   int n = 0;
   for (int piece = static_cast<int>(blockIdx.x); piece < Piece::count(p); piece += gridDim.x) {
     const Piece x = Piece::of(p, piece);
@@ -93,7 +97,7 @@ __device__ void produce(const Params& p, Shared& s) {
 
 // Another warp brings the statistics of the queries.
 __device__ void describe(const Params& p, Shared& s) {
-  RingWriter<kStages> ring{s.ring};
+  Writer ring{s.ring};
   for (int piece = static_cast<int>(blockIdx.x); piece < Piece::count(p); piece += gridDim.x) {
     const Piece x = Piece::of(p, piece);
     const int tiles = count_tiles(p, x);
@@ -149,8 +153,8 @@ struct Gradients {
 
 // Adds what the queries of the next tile give to the keys from `begin` on.
 __device__ __forceinline__ void add_tile(const Params& p, const Statistics* statistics, uint32_t k,
-                                         uint32_t v, int begin, int query,
-                                         RingReader<kStages>& ring, Gradients& out) {
+                                         uint32_t v, int begin, int query, Reader& ring,
+                                         Gradients& out) {
   const uint32_t part = (threadIdx.x / 128 - 1) * 64;
   const int key = begin + lane_row();
   const Statistics& x = statistics[ring.taken.stage];
@@ -189,7 +193,7 @@ __device__ __forceinline__ void add_tile(const Params& p, const Statistics* stat
 
 __device__ void consume(const Params& p, Shared& s) {
   const int part = static_cast<int>(threadIdx.x / 128) - 1;
-  RingReader<kStages> ring{s.ring};
+  Reader ring{s.ring};
   int n = 0;
   for (int piece = static_cast<int>(blockIdx.x); piece < Piece::count(p); piece += gridDim.x) {
     const Piece x = Piece::of(p, piece);
@@ -230,14 +234,12 @@ __global__ void __launch_bounds__(kRoleThreads, 1) dk_dv_kernel(const __grid_con
     barrier_init_fence();
   }
   __syncthreads();
-  if (threadIdx.x < 128) {
-    registers_shrink<24>();
-    if (threadIdx.x / 32 == 0) produce(p, s);
-    if (threadIdx.x / 32 == 1) describe(p, s);
-  } else {
-    registers_grow<240>();
-    consume(p, s);
-  }
+  run_roles(
+      [&] {
+        if (threadIdx.x / 32 == 0) produce(p, s);
+        if (threadIdx.x / 32 == 1) describe(p, s);
+      },
+      [&] { consume(p, s); });
 }
 
 }  // namespace

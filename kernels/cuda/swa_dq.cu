@@ -181,13 +181,11 @@ __global__ void __launch_bounds__(kRoleThreads, 1) dq_kernel(const __grid_consta
     barrier_init_fence();
   }
   __syncthreads();
-  if (threadIdx.x < 128) {
-    registers_shrink<24>();
-    if (threadIdx.x == 0) produce<kPlaces>(p, s);
-  } else {
-    registers_grow<240>();
-    consume<kPlaces>(p, s);
-  }
+  run_roles(
+      [&] {
+        if (threadIdx.x == 0) produce<kPlaces>(p, s);
+      },
+      [&] { consume<kPlaces>(p, s); });
 }
 
 template <int kPlaces>

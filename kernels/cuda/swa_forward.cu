@@ -208,13 +208,11 @@ __global__ void __launch_bounds__(kRoleThreads, 1)
     barrier_init_fence();
   }
   __syncthreads();
-  if (threadIdx.x < 128) {
-    registers_shrink<24>();
-    if (threadIdx.x == 0) produce(p, s);
-  } else {
-    registers_grow<240>();
-    consume(p, s);
-  }
+  run_roles(
+      [&] {
+        if (threadIdx.x == 0) produce(p, s);
+      },
+      [&] { consume(p, s); });
 }
 
 }  // namespace
