@@ -68,5 +68,9 @@ double swa_bf16_bound(const SwaCase& c, int i) {
   const double carried = i == 2 || i == 3 ? 1.0 + root : 1.0;
   return swa_f32_bound(c, i) + roundings[i] * carried / 256.0;
 }
+double swa_chosen_bound(const SwaCase& c, int i, double simple_error, size_t elements) {
+  const bool f32 = i == 1 && (elements < 52 || c.shift != 0.0);
+  return f32 ? swa_f32_bound(c, i) : tuned_bound(simple_error);
+}
 
 }  // namespace swax::test

@@ -79,5 +79,12 @@ SwaResults swa_run(const SwaCase& c, const SwaInputs& in, DType dtype, cuda::Swa
 // Bounds of part i.
 double swa_f32_bound(const SwaCase& c, int i);
 double swa_bf16_bound(const SwaCase& c, int i);
+// Of the form chosen for bf16, from the error of the simple form in so many elements: the 2x rule.
+// lse, which no form rounds to bf16, keeps the f32 bound instead where the 2x rule says nothing: on
+// few elements the ratio of two errors is luck (for two equally good forms, a ratio of norms of
+// Gaussian vectors, it passes 2 with a probability below 1e-6 from 52 elements on: F(n, n) > 4),
+// and in a shifted score the accumulator of a matrix unit truncates: each addition loses up to an
+// ulp of the shift, always downwards, where those of the simple form lose half of it and cancel.
+double swa_chosen_bound(const SwaCase& c, int i, double simple_error, size_t elements);
 
 }  // namespace swax::test

@@ -134,7 +134,7 @@ TEST(CudaSwa, EqualsReferenceInALongSequence) {
       EXPECT_TRUE(tensor_near(std::string("simple bf16 ") + kSwaNames[i], swa_part(simple, i),
                               want.values[i], swa_bf16_bound(c, i)));
       const double error = rel_error(std::span<const float>(swa_part(simple, i)), want.values[i]);
-      const double bound = i == 1 ? swa_f32_bound(c, i) : tuned_bound(error);
+      const double bound = swa_chosen_bound(c, i, error, want.values[i].size());
       EXPECT_TRUE(tensor_near(std::string("chosen bf16 ") + kSwaNames[i], swa_part(chosen, i),
                               want.values[i], bound));
     }
