@@ -1,14 +1,17 @@
 // Goal: the trainer on a GPU. One slot there agrees with the CPU as closely as bf16 allows: at most
 // twice the error of the CPU backend with values rounded to bf16 (rounding_backend.h), both against
-// the f32 CPU run, norm-wise per tensor, the median ratio of 15 seeds. So do the losses of a run.
-// What may not change bits on a CPU may not there: ranks (threads on one card), recompute,
+// the f32 CPU run, norm-wise per tensor, in the geometric mean of kSeeds seeds. So do the losses of
+// a run. What may not change bits on a CPU may not there: ranks (threads on one card), recompute,
 // prefetch, resharding, interruptions. Skipped with the reason where there is no device.
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdio>
 #include <map>
+#include <mutex>
+#include <thread>
 
 #include "tests/worker/rounding_backend.h"
 #include "tests/worker/slot_run.h"
@@ -101,6 +104,11 @@ struct Distance {
     rounded += (when_rounded - want) * (when_rounded - want);
   }
   bool good() const { return std::sqrt(gpu / size) <= 2.0 * std::sqrt(rounded / size) + 0x1p-26; }
+  // Log of the ratio of the two distances; what f32 costs counts nothing.
+  double log_ratio() const {
+    const double f32 = 0x1p-26 * std::sqrt(size);
+    return std::log((std::sqrt(gpu) + f32) / (std::sqrt(rounded) + f32));
+  }
   std::string text() const {
     char line[96];
     std::snprintf(line, sizeof line, "gpu %.3e, rounded %.3e", std::sqrt(gpu / size),
@@ -109,50 +117,85 @@ struct Distance {
   }
 };
 
-// Median over seeds of the ratio of the two distances. How much a seed amplifies any rounding (an
-// mLSTM denominator near 0) varies a hundredfold between seeds, and is the same for both.
-double median_ratio(const std::vector<Distance>& of_seeds) {
-  std::vector<double> ratios;
-  for (const Distance& d : of_seeds)
-    ratios.push_back(d.gpu == d.rounded ? 1.0 : std::sqrt(d.gpu / d.rounded));
-  std::sort(ratios.begin(), ratios.end());
-  return ratios[ratios.size() / 2];
-}
+// The 2x rule holds for the geometric mean over seeds of the ratio of the two distances: how much a
+// seed amplifies any rounding (an mLSTM row near 0 before its norm) varies a hundredfold, and a
+// ratio does not know that factor.
+// How many seeds: if the GPU rounds as the yardstick does, both distances of a seed are norms of
+// draws from one law, taken as Gaussian with any covariance. Their log ratio spreads most when the
+// covariance has rank one (a single number, as the loss): it is then the log of a Cauchy variable,
+// whose moments are E e^{s x} = 1 / cos(pi s / 2). So a mean over K seeds is above log 2 with a
+// probability of at most min over s of (2^-s / cos(pi s / 2))^K = 0.90990^K (s = 0.2646). For the
+// 160 tensors and losses of all cases together that is below 1e-6 from K = 201 on.
+constexpr uint64_t kSeeds = 201;
+
+using Distances = std::map<std::string, Distance>;
+
+// One case on a GPU; the CPU runs of several seeds at a time.
+class SlotSeeds {
+ public:
+  explicit SlotSeeds(const SlotCase& c)
+      : case_(c), shape_(tiny_shape(c.model)), gpu_(opened({.kind = BackendKind::kCuda})) {}
+
+  std::vector<Result<Distances>> run() {
+    std::vector<Result<Distances>> of_seeds(kSeeds, internal_error("not run"));
+    std::atomic<uint64_t> next{0};
+    std::vector<std::thread> threads;
+    for (unsigned n = 0; n < std::max(1U, std::thread::hardware_concurrency()); ++n) {
+      threads.emplace_back([&] {
+        const auto cpu = opened({.compute_threads = 1});
+        for (uint64_t i = next++; i < kSeeds; i = next++) of_seeds[i] = distances_of(*cpu, i + 1);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return of_seeds;
+  }
+
+ private:
+  Result<Distances> distances_of(Backend& cpu, uint64_t seed) {
+    RoundingBackend rounding(cpu);
+    const std::vector<float> weights = random_weights(shape_, seed);
+    const SlotData slot = random_slot(seed, case_.tokens, shape_.vocab, case_.documents);
+    const auto run = [&](Backend& backend, BackendKind kind) {
+      return run_slot(backend, kind, shape_, weights, slot, {.window = case_.window});
+    };
+    SWAX_ASSIGN(const SlotRun want, run(cpu, BackendKind::kCpu));
+    SWAX_ASSIGN(const SlotRun near, run(rounding, BackendKind::kCpu));
+    const std::unique_lock turn(one_on_the_gpu_);
+    SWAX_ASSIGN(const SlotRun got, run(*gpu_, BackendKind::kCuda));
+    Distances distances;
+    distances["loss"].add(want.loss, got.loss, near.loss);
+    size_t element = 0;
+    for (const TensorInfo& t : shape_.tensors) {
+      Distance& distance = distances[t.name];
+      for (int64_t i = 0; i < t.elements(); ++i, ++element)
+        distance.add(want.grads[element], got.grads[element], near.grads[element]);
+    }
+    return distances;
+  }
+
+  const SlotCase& case_;
+  const ModelShape shape_;
+  const std::unique_ptr<Backend> gpu_;
+  std::mutex one_on_the_gpu_;
+};
 
 class CudaSlot : public testing::TestWithParam<SlotCase> {};
 INSTANTIATE_TEST_SUITE_P(Shapes, CudaSlot, testing::ValuesIn(kSlotCases));
 
 TEST_P(CudaSlot, AgreesWithTheCpu) {
   SWAX_NEED_GPU();
-  const SlotCase& c = GetParam();
-  const ModelShape shape = tiny_shape(c.model);
-  const auto gpu = opened({.kind = BackendKind::kCuda});
-  const auto cpu = opened({.compute_threads = 4});
-  RoundingBackend rounding(*cpu);
-  Distance loss;  // one number a seed: its norm is over the seeds
-  std::map<std::string, std::vector<Distance>> distances;
-  for (uint64_t seed = 1; seed <= 15; ++seed) {
-    const std::vector<float> weights = random_weights(shape, seed);
-    const SlotData slot = random_slot(seed, c.tokens, shape.vocab, c.documents);
-    const RunOptions options{.window = c.window};
-    const auto want = run_slot(*cpu, BackendKind::kCpu, shape, weights, slot, options);
-    const auto near = run_slot(rounding, BackendKind::kCpu, shape, weights, slot, options);
-    const auto got = run_slot(*gpu, BackendKind::kCuda, shape, weights, slot, options);
-    ASSERT_TRUE(want.ok()) << want.status().to_string();
-    ASSERT_TRUE(near.ok()) << near.status().to_string();
-    ASSERT_TRUE(got.ok()) << got.status().to_string();
-    loss.add(want->loss, got->loss, near->loss);
-    size_t element = 0;
-    for (const TensorInfo& t : shape.tensors) {
-      Distance& distance = distances[t.name].emplace_back();
-      for (int64_t i = 0; i < t.elements(); ++i, ++element)
-        distance.add(want->grads[element], got->grads[element], near->grads[element]);
-    }
+  std::map<std::string, double> log_ratios;
+  for (const Result<Distances>& of_seed : SlotSeeds(GetParam()).run()) {
+    ASSERT_TRUE(of_seed.ok()) << of_seed.status().to_string();
+    for (const auto& [name, distance] : *of_seed) log_ratios[name] += distance.log_ratio();
   }
-  EXPECT_TRUE(loss.good()) << c.name << " loss: " << loss.text();
-  for (const auto& [name, of_seeds] : distances) {
-    EXPECT_LE(median_ratio(of_seeds), 2.0) << c.name << " " << name;
+  double largest = 0.0;
+  for (const auto& [name, sum] : log_ratios) {
+    const double ratio = std::exp(sum / static_cast<double>(kSeeds));
+    EXPECT_LE(ratio, 2.0) << GetParam().name << " " << name;
+    largest = std::max(largest, ratio);
   }
+  std::printf("%s: largest mean ratio %.3f\n", GetParam().name, largest);
 }
 
 TEST_P(CudaSlot, RecomputeAndRerunsKeepTheBits) {

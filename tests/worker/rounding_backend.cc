@@ -3,24 +3,19 @@
 #include <initializer_list>
 
 #include "tests/support/tensor_check.h"
+#include "tests/worker/rounded_cells.h"
 
 namespace swax::test {
 namespace {
 
-// Columns [0, columns) of every row of the last dimension.
-void round_rows(const Tensor& t, int64_t columns) {
-  const int64_t row = t.rank == 0 ? 1 : t.dims[t.rank - 1];
-  const int64_t rows_inside = t.rank <= 1 ? 1 : t.row_elements() / row;
-  const int64_t outer = t.rank <= 1 ? 1 : t.dims[0];
-  for (int64_t o = 0; o < outer; ++o) {
-    for (int64_t r = 0; r < rows_inside; ++r) {
-      float* x = t.f32() + o * t.row_stride + r * row;
-      for (int64_t i = 0; i < columns; ++i) x[i] = bf16_round(x[i]);
+void round_all(std::initializer_list<Tensor> tensors) {
+  for (const Tensor& t : tensors) {
+    const int64_t outer = t.rank <= 1 ? 1 : t.dims[0];
+    for (int64_t o = 0; o < outer; ++o) {
+      float* x = t.f32() + o * t.row_stride;
+      for (int64_t i = 0; i < t.elements() / outer; ++i) x[i] = bf16_round(x[i]);
     }
   }
-}
-void round_all(std::initializer_list<Tensor> tensors) {
-  for (const Tensor& t : tensors) round_rows(t, t.dims[t.rank - 1]);
 }
 
 }  // namespace
@@ -100,15 +95,15 @@ Status RoundingBackend::rope(Stream& s, const RopeArgs& a) {
   return ok();
 }
 
-Status RoundingBackend::swa(Stream& s, const SwaArgs& a) {
-  SWAX_TRY(inner().swa(s, a));
-  round_all({a.o_THE});
+Status RoundingBackend::swa(Stream&, const SwaArgs& a) {
+  SWAX_TRY(validate(a));
+  rounded_swa(a);
   return ok();
 }
 
-Status RoundingBackend::swa_backward(Stream& s, const SwaBackwardArgs& a) {
-  SWAX_TRY(inner().swa_backward(s, a));
-  round_all({a.dq_THE, a.dk_TGE, a.dv_TGE});
+Status RoundingBackend::swa_backward(Stream&, const SwaBackwardArgs& a) {
+  SWAX_TRY(validate(a));
+  rounded_swa_backward(a);
   return ok();
 }
 
@@ -130,16 +125,15 @@ Status RoundingBackend::mlstm_gates_backward(Stream& s, const MlstmGatesBackward
   return ok();
 }
 
-Status RoundingBackend::mlstm(Stream& s, const MlstmArgs& a) {
-  SWAX_TRY(inner().mlstm(s, a));
-  round_all({a.h_TNU});
-  round_rows(a.states_CNKU1, a.v_TNU.dims[2]);  // the normaliser stays f32
+Status RoundingBackend::mlstm(Stream&, const MlstmArgs& a) {
+  SWAX_TRY(validate(a));
+  rounded_mlstm(a);
   return ok();
 }
 
-Status RoundingBackend::mlstm_backward(Stream& s, const MlstmBackwardArgs& a) {
-  SWAX_TRY(inner().mlstm_backward(s, a));
-  round_all({a.dq_TNK, a.dk_TNK, a.dv_TNU});
+Status RoundingBackend::mlstm_backward(Stream&, const MlstmBackwardArgs& a) {
+  SWAX_TRY(validate(a));
+  rounded_mlstm_backward(a);
   return ok();
 }
 

@@ -1,7 +1,8 @@
 // The CPU backend with the values of a bf16 run: whatever a GPU keeps in bf16 (gathered weights,
-// activations, their gradients, logits, stored mLSTM states) is rounded to bf16 where it is used or
-// written; sums stay f32. The yardstick for the error that bf16 costs by itself. Threads: as the
-// inner backend, which must be a CPU backend (host memory, calls done when they return).
+// activations, their gradients, logits) is rounded to bf16 where it is used or written; sums stay
+// f32. Attention and the mLSTM cell round inside too (rounded_cells.h). The yardstick for the error
+// that bf16 costs by itself. Threads: as the inner backend, which must be a CPU backend (host
+// memory, calls done when they return).
 #pragma once
 
 #include <array>

@@ -4,11 +4,19 @@ swax_library(swax_train_support
   DEPS swax_train_lib swax_data_fixture swax_kernels_cpu GTest::gtest)
 target_compile_definitions(swax_train_support PRIVATE SWAX_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
 
-# On a device (label gpu; skipped where there is none).
+# What a run in bf16 costs, the yardstick of the test after it, which runs on a device (label gpu;
+# skipped where there is none).
+swax_library(swax_rounding
+  SOURCES rounded_mlstm.cc rounded_swa.cc rounding_backend.cc
+  DEPS swax_kernels swax_test_support)
+swax_test(rounded_cells_test
+  SOURCES rounded_cells_test.cc ../kernels/mlstm_case.cc ../kernels/op_check.cc
+          ../kernels/op_views.cc
+  DEPS swax_rounding swax_kernels_cpu swax_reference swax_test_support)
 if(SWAX_CUDA_ENABLED)
   swax_test(cuda_trainer_test
-    SOURCES cuda_trainer_test.cc rounding_backend.cc slot_run.cc
-    DEPS swax_train_support swax_model_rig swax_test_support
+    SOURCES cuda_trainer_test.cc slot_run.cc
+    DEPS swax_rounding swax_train_support swax_model_rig swax_test_support
     LABELS gpu TIMEOUT 900)
 endif()
 
