@@ -298,6 +298,7 @@ void AttemptRunner::add_poll(std::vector<pollfd>* fds) const {
 }
 
 void AttemptRunner::shorten_log(const Key& key, int64_t rank, const std::string& path) {
+  const std::scoped_lock lock(logs_mutex_);  // what was dropped is told before the end is
   const Result<int64_t> dropped = limit_log(path, options_.log_bytes_max);
   if (!dropped.ok())
     log_warn("agent", "log is not kept short", {{"reason", dropped.status().message()}});

@@ -119,6 +119,7 @@ class AttemptRunner {
   std::mutex data_mutex_;
   std::map<Key, std::vector<std::string>> data_;  // folders, from prepare() to launch()
   std::vector<Task> tasks_;
+  std::mutex logs_mutex_;
   int64_t logs_ms_ = 0;                           // newest look at the logs
   std::shared_ptr<std::atomic<bool>> logs_done_;  // false: it is going on
 };

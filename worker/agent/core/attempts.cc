@@ -112,6 +112,18 @@ void take_failures(const std::vector<RankFailure>& failures, Attempt* attempt) {
     if (failure.rank == first->first) attempt->reason = failure.text;
 }
 
+void tell_log_loss(Context& ctx, const Attempt& attempt, int64_t rank, Attempt::LogLoss* loss) {
+  loss->told = loss->dropped;
+  pb::AttemptReport r;
+  pb::EventRecord& event = *r.mutable_event();
+  event.set_kind("log_dropped");
+  event.set_epoch(attempt.epoch);
+  event.set_text((rank < 0 ? "mpirun" : "rank " + to_text(rank)) + " prints so much that " +
+                 bytes_text(loss->dropped) + " (" + to_text(loss->dropped) +
+                 " bytes) of its log are dropped; its beginning and its newest part are kept");
+  report(ctx, attempt.job, attempt.epoch, std::move(r));
+}
+
 }  // namespace
 
 Attempt* find_attempt(State& state, const std::string& job, uint64_t epoch) {
@@ -204,6 +216,8 @@ void on_swept(Context& ctx, const Swept& swept) {
   Attempt* attempt = find_attempt(ctx.state, swept.job, swept.epoch);
   if (attempt == nullptr || attempt->phase != Phase::kKilling) return;
   take_failures(swept.failures, attempt);
+  for (auto& [rank, loss] : attempt->log_loss)
+    if (loss.dropped > loss.told) tell_log_loss(ctx, *attempt, rank, &loss);
   end_attempt(ctx, *attempt);
   const auto waiting = ctx.state.waiting.find(swept.job);
   if (waiting == ctx.state.waiting.end()) return;
@@ -212,21 +226,15 @@ void on_swept(Context& ctx, const Swept& swept) {
   on_start(ctx, start);
 }
 
-// Told when it has doubled: a rank that prints for days is worth a line a day, not a second.
+// Told when it has doubled, and at the end: a rank that prints for days is worth a line a day, not
+// a second.
 void on_log_cut(Context& ctx, const LogCut& cut) {
   Attempt* attempt = find_attempt(ctx.state, cut.job, cut.epoch);
   if (attempt == nullptr) return;
-  int64_t& told = attempt->log_dropped[cut.rank];
-  if (cut.dropped < 2 * told || cut.dropped == 0) return;
-  told = cut.dropped;
-  pb::AttemptReport r;
-  pb::EventRecord& event = *r.mutable_event();
-  event.set_kind("log_dropped");
-  event.set_epoch(attempt->epoch);
-  event.set_text((cut.rank < 0 ? "mpirun" : "rank " + to_text(cut.rank)) + " prints so much that " +
-                 bytes_text(cut.dropped) +
-                 " of its log are dropped; its beginning and its newest part are kept");
-  report(ctx, attempt->job, attempt->epoch, std::move(r));
+  Attempt::LogLoss& loss = attempt->log_loss[cut.rank];
+  loss.dropped = std::max(loss.dropped, cut.dropped);
+  if (loss.dropped > loss.told && loss.dropped >= 2 * loss.told)
+    tell_log_loss(ctx, *attempt, cut.rank, &loss);
 }
 
 void ask_stop(Context& ctx, Attempt& attempt) {

@@ -86,11 +86,14 @@ struct Attempt {
   bool step_reported = false;
   int launcher_code = -1;  // of mpirun; -1: still running
   int launcher_signal = 0;
-  int64_t kill_ms = 0;                     // newest Kill
-  std::map<int64_t, int64_t> log_dropped;  // rank -> bytes of its log told as missing
-  std::map<uint64_t, Proxy> proxies;       // lead: unanswered
-  std::set<uint64_t> remotes;              // member: proxies already served
-  std::set<uint64_t> daemons;              // member: of those, the ones whose orted still runs
+  int64_t kill_ms = 0;  // newest Kill
+  struct LogLoss {
+    int64_t dropped = 0, told = 0;  // bytes
+  };
+  std::map<int64_t, LogLoss> log_loss;  // rank -> what is missing of its log; -1: mpirun's
+  std::map<uint64_t, Proxy> proxies;    // lead: unanswered
+  std::set<uint64_t> remotes;           // member: proxies already served
+  std::set<uint64_t> daemons;           // member: of those, the ones whose orted still runs
   // What must be told again to a coordinator that restarted before it was recorded: DURABLE of the
   // newest two steps, and the end.
   std::vector<pb::AttemptReport> kept;
