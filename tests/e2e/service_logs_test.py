@@ -1,10 +1,11 @@
 """Goal: what a rank prints and who reads it hold nothing up, and fill no disk. Method: a job runs
-undisturbed, and once more while rank 0 prints much without a newline (200 MB with SWAX_TEST_FULL=1,
-20 MB otherwise) and a `swax logs -f` has stopped reading. Step times, from the step records, are
-compared by their medians, and what was printed is counted in the log. Then logs may take 1 MiB only.
-A `swax watch` is left by Ctrl-C."""
+undisturbed, and once more while rank 0 prints much without a newline (200 MB and more with
+SWAX_TEST_FULL=1, 20 MB otherwise) and a `swax logs -f` has stopped reading. Step times, from the step
+records, are compared by their medians. Then logs may take 1 MiB only. What was printed is what is kept
+and what is told as dropped, to the byte. A `swax watch` is left by Ctrl-C."""
 import os
 import pty
+import re
 import select
 import signal
 import statistics
@@ -22,6 +23,8 @@ LONG = [f"training.steps={STEPS}", "checkpoint.interval=25", "validation.freq=0"
 RATIO_MAX = 1.10
 TRIES = 3
 PIPE_BYTES = 65536
+# Of rank 0's own lines, which stand between what is printed.
+OWN_LINES_BYTES_MAX = 400 * (STEPS + 100)
 
 
 def step_times(s):
@@ -43,10 +46,24 @@ def quiet(bin_folder, folder):
     return result["digest"], step_times(s)
 
 
+class Printer:
+    """Ranks that print much, and how much it was."""
+
+    def __init__(self, bin_folder, folder):
+        self.count_path = folder + ".count"
+        self.env = {"LD_PRELOAD": os.path.join(bin_folder, "print_much.so"),
+                    "SWAX_TEST_PRINT_BYTES": str(PRINTED // STEPS),
+                    "SWAX_TEST_PRINT_COUNT": self.count_path}
+
+    def printed(self):
+        count = int(e2e.read(self.count_path))
+        check(count >= PRINTED - STEPS, f"{count} bytes were printed, {PRINTED} are wanted at least")
+        return count
+
+
 def loud(bin_folder, folder):
-    printer = os.path.join(bin_folder, "print_much.so")
-    s = service.Service(bin_folder, folder, workers=1, env={
-        "LD_PRELOAD": printer, "SWAX_TEST_PRINT_BYTES": str(PRINTED // STEPS)})
+    printer = Printer(bin_folder, folder)
+    s = service.Service(bin_folder, folder, workers=1, env=printer.env)
     reader = None
     try:
         s.submit(extra=LONG)
@@ -56,6 +73,7 @@ def loud(bin_folder, folder):
                                   stderr=subprocess.DEVNULL, env=service.environment())
         result = s.wait(600)
         check(reader.poll() is None, "the reader that reads nothing has ended")
+        told = s.events("log_dropped")
     finally:
         s.stop()
         if reader is not None:
@@ -65,20 +83,30 @@ def loud(bin_folder, folder):
     check(0 < len(left) <= PIPE_BYTES, f"the reader was to stand still: {len(left)} bytes in its pipe")
     check(result["state"] == "SUCCEEDED" and result["restarts"] == 0, str(result))
     log = e2e.read(os.path.join(s.job_folder, "logs", "a1", "rank-0.log"))
-    printed = log.count(b"x" * 1000)
-    check(printed >= PRINTED // 1000 - STEPS, f"{printed} kB of {PRINTED // 1000} are in the log")
+    printed = printer.printed()
+    check_counted(log, printed, told)
     for line in (b"training begins", b"rank ends"):
         check(line in log, f"{line} is not in the log")
-    return result["digest"], step_times(s)
+    return result["digest"], step_times(s), printed
+
+
+def check_counted(log, printed, events):
+    """Bytes keep their place in a log whatever is dropped before them: its size is all that was ever
+    written to it, its hole what is missing."""
+    told = [0] + [int(re.search(r"\((\d+) bytes\)", e["text"])[1]) for e in events]
+    missing = log.count(b"\0")
+    check(told == sorted(told) and told[-1] == missing, f"{missing} bytes are missing, told: {told}")
+    own = len(log) - printed
+    check(0 <= own <= OWN_LINES_BYTES_MAX,
+          f"{printed} bytes printed, {len(log) - missing} kept, {missing} told as dropped")
 
 
 def bounded(bin_folder, folder):
     """The log keeps its beginning and its end, what is missing is told, and the disk is not full."""
     limit = 1 << 20
+    printer = Printer(bin_folder, folder)
     s = service.Service(bin_folder, folder, workers=1, env={
-        "LD_PRELOAD": os.path.join(bin_folder, "print_much.so"),
-        "SWAX_TEST_PRINT_BYTES": str(PRINTED // STEPS),
-        "SWAX_TEST_AGENT_TIMES": f"log_bytes_max={limit}"})
+        **printer.env, "SWAX_TEST_AGENT_TIMES": f"log_bytes_max={limit}"})
     try:
         s.submit(extra=LONG)
         result = s.wait(600)
@@ -88,14 +116,15 @@ def bounded(bin_folder, folder):
         s.stop()
     check(result["state"] == "SUCCEEDED" and result["restarts"] == 0, str(result))
     path = os.path.join(s.job_folder, "logs", "a1", "rank-0.log")
-    check(os.path.getsize(path) > PRINTED, f"{os.path.getsize(path)} bytes: offsets did not stay")
+    printed = printer.printed()
+    check_counted(e2e.read(path), printed, events)
     used = os.stat(path).st_blocks * 512
     check(used <= limit, f"the log takes {used} bytes, at most {limit}")
     check(events and all("rank 0 " in e["text"] for e in events), f"told: {events}")
     for words in ("training begins", "of this log are missing here", "rank ends"):
         check(words in text, f"{words} is not in what `swax logs` shows, {len(text)} characters")
     check(len(text) < 2 * limit and "\0" not in text, f"{len(text)} characters are shown")
-    say(f"  {PRINTED // 10**6} MB printed where {limit} bytes may stay: {used} bytes on the disk, "
+    say(f"  {printed} bytes printed where {limit} bytes may stay: {used} bytes on the disk, "
         f"{len(text)} characters shown; {events[-1]['text']}")
 
 
@@ -129,11 +158,11 @@ def body(bin_folder, scratch):
     while len(ratios) < (TRIES if e2e.FULL else 1):
         number = len(ratios)
         digest, times = quiet(bin_folder, os.path.join(scratch, f"q{number}"))
-        other, disturbed = loud(bin_folder, os.path.join(scratch, f"l{number}"))
+        other, disturbed, printed = loud(bin_folder, os.path.join(scratch, f"l{number}"))
         check(other == digest, f"digest {other}, must be {digest}")
         before, now = statistics.median(times), statistics.median(disturbed)
         ratios.append(now / before)
-        say(f"  {PRINTED // 10**6} MB printed in {STEPS} steps, a reader that stands still: median "
+        say(f"  {printed} bytes printed in {STEPS} steps, a reader that stands still: median "
             f"step {before * 1e3:.1f} ms, then {now * 1e3:.1f} ms, ratio {ratios[-1]:.3f}")
         if ratios[-1] <= RATIO_MAX:
             break
