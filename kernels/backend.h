@@ -8,7 +8,9 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 
 #include "kernels/device.h"
 #include "kernels/spec/basic.h"
@@ -24,6 +26,12 @@
 #include "proto/base/status.h"
 
 namespace swax {
+
+// Calls of one stream that a device runs as one; made by Backend::end_capture.
+class DeviceGraph {
+ public:
+  virtual ~DeviceGraph() = default;
+};
 
 class Backend {
  public:
@@ -78,11 +86,43 @@ class Backend {
   // What decides the bits besides the spec: "cpu glibc=2.36 openblas=0.3.21/SkylakeX
   // flags=avx2,..." (design: arithmetic fingerprint).
   virtual std::string fingerprint() const = 0;
-  // Algorithms chosen so far among forms that give the same bits, one a line: for the run record.
-  virtual std::string choices() const { return ""; }
+
+  // Products may have several forms that give the same bits on probe data and differ in speed.
+  // Which one is taken must not depend on the rank or the day, so a run chooses once and replays
+  // that.
+  virtual bool has_choices() const { return false; }
+  // A form for each product, as text: a line a shape, in a fixed order. What has none yet (of an
+  // earlier call, or adopted) is chosen by time; device memory is taken for that and given back.
+  // Of the tensors only shapes and addresses count. Blocks.
+  virtual Result<std::string> choose(Stream&, std::span<const GemmArgs>) { return std::string(); }
+  // Takes the forms of a text of choose(), of whatever process. kFailedPrecondition: a line that is
+  // none, or whose form this device or library does not have.
+  virtual Status adopt(std::string_view choices) {
+    return choices.empty() ? ok() : failed_precondition("this backend has no choices");
+  }
   // How often device memory was taken so far, also by ops on the first use of a shape. It stands
   // still once every shape has been used.
   virtual int64_t allocations() const { return 0; }
+
+  // The calls that follow on this stream belong together until end_region: a backend may put them
+  // off until then, with their errors, and run them as one (GraphBackend). Their tensors lie in
+  // device memory. Regions do not nest; an error between the two leaves the region open, and the
+  // run is over.
+  virtual void begin_region(Stream&) {}
+  virtual Status end_region(Stream&) { return ok(); }
+  // Calls between begin_capture and end_capture are kept, not run; launch_graph runs them all with
+  // the arguments they had. Only where can_capture(). Every product must have its form (see
+  // choose).
+  virtual bool can_capture() const { return false; }
+  virtual Status begin_capture(Stream&) {
+    return failed_precondition("this backend has no graphs");
+  }
+  virtual Result<std::unique_ptr<DeviceGraph>> end_capture(Stream&) {
+    return failed_precondition("this backend has no graphs");
+  }
+  virtual Status launch_graph(Stream&, DeviceGraph&) {
+    return failed_precondition("this backend has no graphs");
+  }
 };
 
 // Forwards every call to another backend; tests and wrappers override what they distort or count.

@@ -21,6 +21,16 @@ class BackendWrapper : public Backend {
   void wait(Stream& s, Event e) override { inner_.wait(s, e); }
   Status sync(Stream& s) override { return inner_.sync(s); }
   Status copy(Stream& s, Tensor to, Tensor from) override { return inner_.copy(s, to, from); }
+  void begin_region(Stream& s) override { inner_.begin_region(s); }
+  Status end_region(Stream& s) override { return inner_.end_region(s); }
+  bool can_capture() const override { return inner_.can_capture(); }
+  Status begin_capture(Stream& s) override { return inner_.begin_capture(s); }
+  Result<std::unique_ptr<DeviceGraph>> end_capture(Stream& s) override {
+    return inner_.end_capture(s);
+  }
+  Status launch_graph(Stream& s, DeviceGraph& graph) override {
+    return inner_.launch_graph(s, graph);
+  }
 
   Status fill(Stream& s, const FillArgs& a) override { return inner_.fill(s, a); }
   Status add(Stream& s, const AddArgs& a) override { return inner_.add(s, a); }
@@ -71,7 +81,11 @@ class BackendWrapper : public Backend {
   Status adamw(Stream& s, const AdamWArgs& a) override { return inner_.adamw(s, a); }
 
   std::string fingerprint() const override { return inner_.fingerprint(); }
-  std::string choices() const override { return inner_.choices(); }
+  bool has_choices() const override { return inner_.has_choices(); }
+  Result<std::string> choose(Stream& s, std::span<const GemmArgs> products) override {
+    return inner_.choose(s, products);
+  }
+  Status adopt(std::string_view choices) override { return inner_.adopt(choices); }
   int64_t allocations() const override { return inner_.allocations(); }
 
  protected:

@@ -3,6 +3,7 @@
 #include <cublasLt.h>
 
 #include "kernels/cuda/check.h"
+#include "kernels/cuda/graph.h"
 #include "kernels/cuda/open.h"
 #include "proto/base/text.h"
 
@@ -157,6 +158,21 @@ Status CudaBackend::gemm(Stream& s, const GemmArgs& a) {
   SWAX_TRY(need_data("gemm", {&a.a, &a.b, &a.c, &a.addend}));
   auto& stream = static_cast<CudaStream&>(s);
   return gemm_->run(stream.handle(), stream.workspace(), a);
+}
+
+Result<std::string> CudaBackend::choose(Stream& s, std::span<const GemmArgs> products) {
+  auto& stream = static_cast<CudaStream&>(s);
+  return gemm_->choose(stream.handle(), stream.workspace(), products);
+}
+
+Status CudaBackend::begin_capture(Stream& s) { return cuda::begin_capture(raw(s)); }
+
+Result<std::unique_ptr<DeviceGraph>> CudaBackend::end_capture(Stream& s) {
+  return cuda::end_capture(raw(s));
+}
+
+Status CudaBackend::launch_graph(Stream& s, DeviceGraph& graph) {
+  return static_cast<CudaGraph&>(graph).launch(raw(s));
 }
 
 Result<std::unique_ptr<Backend>> open_cuda_backend(int ordinal) {

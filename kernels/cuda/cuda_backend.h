@@ -76,7 +76,13 @@ class CudaBackend final : public Backend {
   Status adamw(Stream& s, const AdamWArgs& a) override;
   std::string fingerprint() const override;
   // Of the products, in a fixed order.
-  std::string choices() const override { return gemm_->choices(); }
+  bool has_choices() const override { return true; }
+  Result<std::string> choose(Stream& s, std::span<const GemmArgs> products) override;
+  Status adopt(std::string_view choices) override { return gemm_->adopt(choices); }
+  bool can_capture() const override { return true; }
+  Status begin_capture(Stream& s) override;
+  Result<std::unique_ptr<DeviceGraph>> end_capture(Stream& s) override;
+  Status launch_graph(Stream& s, DeviceGraph& graph) override;
   // The choice of a product takes and frees memory for its probe.
   int64_t allocations() const override { return allocations_ + gemm_->plans(); }
 

@@ -20,11 +20,6 @@ Status lt_status(cublasStatus_t status, const char* call) {
 
 cudaDataType_t lt_type(DType t) { return t == DType::kBF16 ? CUDA_R_16BF : CUDA_R_32F; }
 
-int64_t alignment(const void* p) {
-  const uint64_t bits = reinterpret_cast<uint64_t>(p) | 256U;
-  return static_cast<int64_t>(bits & (~bits + 1));
-}
-
 // Row-major [rows, cols] with a stride is column-major [cols, rows] with that leading dimension.
 Result<cublasLtMatrixLayout_t> layout(DType type, int64_t rows, int64_t cols, int64_t stride) {
   cublasLtMatrixLayout_t out = nullptr;
@@ -32,6 +27,36 @@ Result<cublasLtMatrixLayout_t> layout(DType type, int64_t rows, int64_t cols, in
                                                 static_cast<uint64_t>(rows), stride),
                      "cublasLtMatrixLayoutCreate"));
   return out;
+}
+
+// In the order of kAttributeNames. The machine is little-endian: a shorter attribute is the front
+// of its int64_t.
+struct Attribute {
+  cublasLtMatmulAlgoConfigAttributes_t id;
+  size_t bytes;
+};
+constexpr std::array<Attribute, kAttributeNames.size()> kAttributes = {{
+    {CUBLASLT_ALGO_CONFIG_ID, 4},
+    {CUBLASLT_ALGO_CONFIG_TILE_ID, 4},
+    {CUBLASLT_ALGO_CONFIG_STAGES_ID, 4},
+    {CUBLASLT_ALGO_CONFIG_SPLITK_NUM, 4},
+    {CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, 4},
+    {CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, 4},
+    {CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, 4},
+    {CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID, 2},
+    {CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, 2},
+}};
+
+bool attributes_of(const cublasLtMatmulAlgo_t& algo, GemmAttributes& values) {
+  values = {};
+  for (size_t i = 0; i < kAttributes.size(); ++i) {
+    size_t written = 0;
+    if (cublasLtMatmulAlgoConfigGetAttribute(&algo, kAttributes[i].id, &values[i],
+                                             kAttributes[i].bytes,
+                                             &written) != CUBLAS_STATUS_SUCCESS)
+      return false;
+  }
+  return true;
 }
 
 // Device memory of a probe, freed at the end of the choice.
@@ -83,28 +108,6 @@ class Timer {
 
 }  // namespace
 
-GemmShape gemm_shape(const GemmArgs& a) {
-  const auto stride = [](const Tensor& t) {
-    return t.dims[0] > 1 ? t.row_stride : t.row_elements();
-  };
-  GemmShape s;
-  s.m = a.c.dims[0];
-  s.n = a.c.dims[1];
-  s.k = a.trans_a ? a.a.dims[0] : a.a.dims[1];
-  s.a_stride = stride(a.a);
-  s.b_stride = stride(a.b);
-  s.c_stride = stride(a.c);
-  s.in = a.a.dtype;
-  s.out = a.c.dtype;
-  s.trans_a = a.trans_a;
-  s.trans_b = a.trans_b;
-  // An addend has the layout of c, and which of the two is added does not matter to an algorithm.
-  s.accumulate = a.accumulate || !a.addend.empty();
-  s.align = std::min(
-      {alignment(a.a.data), alignment(a.b.data), alignment(a.c.data), alignment(a.addend.data)});
-  return s;
-}
-
 // cuBLASLt sees c^T = op(b)^T op(a)^T: its first operand is our b.
 struct Gemm::Plan {
   cublasLtMatmulDesc_t desc = nullptr;
@@ -112,11 +115,7 @@ struct Gemm::Plan {
   cublasLtMatrixLayout_t b = nullptr;
   cublasLtMatrixLayout_t c = nullptr;
   cublasLtMatmulAlgo_t algo{};
-  bool plain = false;
-  int chosen = 0;   // index among the heuristics
-  int found = 0;    // heuristics returned
-  int equal = 0;    // of them with the bits of the first
-  float ms = 0.0F;  // time of the chosen one on the probe, 0: not timed
+  GemmChoice choice;
 
   Plan() = default;
   Plan(const Plan&) = delete;
@@ -145,6 +144,24 @@ struct Gemm::Plan {
     return ok();
   }
 
+  // The algorithm that the attributes describe, when it does this product here.
+  cublasStatus_t make(cublasLtHandle_t handle, const GemmShape& s, const GemmAttributes& values,
+                      cublasLtMatmulAlgo_t& out) const {
+    cublasStatus_t status =
+        cublasLtMatmulAlgoInit(handle, CUBLAS_COMPUTE_32F, CUDA_R_32F, lt_type(s.in), lt_type(s.in),
+                               lt_type(s.out), lt_type(s.out), static_cast<int>(values[0]), &out);
+    for (size_t i = 1; i < kAttributes.size() && status == CUBLAS_STATUS_SUCCESS; ++i)
+      status = cublasLtMatmulAlgoConfigSetAttribute(&out, kAttributes[i].id, &values[i],
+                                                    kAttributes[i].bytes);
+    if (status != CUBLAS_STATUS_SUCCESS) return status;
+    cublasLtMatmulHeuristicResult_t checked{};
+    status = cublasLtMatmulAlgoCheck(handle, desc, b, a, c, c, &out, &checked);
+    if (status != CUBLAS_STATUS_SUCCESS) return status;
+    return checked.workspaceSize > static_cast<size_t>(kStreamWorkspace)
+               ? CUBLAS_STATUS_NOT_SUPPORTED
+               : CUBLAS_STATUS_SUCCESS;
+  }
+
   cublasStatus_t multiply(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& with,
                           cudaStream_t stream, void* workspace, const void* pa, const void* pb,
                           const void* addend, void* pc, bool accumulate) const {
@@ -153,6 +170,11 @@ struct Gemm::Plan {
     return cublasLtMatmul(handle, desc, &alpha, pb, b, pa, a, &beta, addend, c, pc, c, &with,
                           workspace, static_cast<size_t>(kStreamWorkspace), stream);
   }
+};
+
+struct Gemm::Candidate {
+  cublasLtMatmulAlgo_t algo{};
+  GemmAttributes attributes{};
 };
 
 namespace {
@@ -203,13 +225,35 @@ Gemm::~Gemm() {
   if (handle_ != nullptr) cublasLtDestroy(handle_);
 }
 
-Status Gemm::choose(cudaStream_t stream, void* workspace, const GemmShape& s, Plan& plan) {
+Status Gemm::choose_form(cudaStream_t stream, void* workspace, const GemmShape& s, Plan& plan) {
   Heuristics found{};
-  SWAX_TRY(find_heuristics(handle_, s, plan.desc, plan.b, plan.a, plan.c, found, plan.found));
-  plan.plain = plan.found == 0;
-  if (plan.plain) return ok();
+  int count = 0;
+  SWAX_TRY(find_heuristics(handle_, s, plan.desc, plan.b, plan.a, plan.c, found, count));
+  if (count == 0) return ok();  // the plain kernel
+  std::vector<Candidate> candidates;
+  for (int i = 0; i < count; ++i) {
+    Candidate c;
+    if (!attributes_of(found[static_cast<size_t>(i)].algo, c.attributes)) continue;
+    if (plan.make(handle_, s, c.attributes, c.algo) == CUBLAS_STATUS_SUCCESS)
+      candidates.push_back(c);
+  }
+  plan.choice.form = GemmChoice::Form::kFirst;
   plan.algo = found[0].algo;
-  if (plan.found == 1 || capturing(stream)) return ok();
+  if (candidates.empty()) return ok();
+  const auto take = [&](const Candidate& c) {
+    plan.choice = {.form = GemmChoice::Form::kAlgorithm, .attributes = c.attributes};
+    plan.algo = c.algo;
+  };
+  take(candidates[0]);
+  if (candidates.size() == 1 || capturing(stream)) return ok();
+  SWAX_ASSIGN(const size_t fastest, probe(stream, workspace, s, plan, candidates));
+  take(candidates[fastest]);
+  return ok();
+}
+
+// Index of the fastest candidate among those with the bits of the first.
+Result<size_t> Gemm::probe(cudaStream_t stream, void* workspace, const GemmShape& s,
+                           const Plan& plan, std::span<const Candidate> candidates) {
   ProbeMemory memory;
   const int64_t a_bytes = (s.trans_a ? s.k : s.m) * s.a_stride * dtype_bytes(s.in);
   const int64_t b_bytes = (s.trans_b ? s.n : s.k) * s.b_stride * dtype_bytes(s.in);
@@ -220,14 +264,16 @@ Status Gemm::choose(cudaStream_t stream, void* workspace, const GemmShape& s, Pl
   void* other = memory.take(c_bytes);
   void* flag = memory.take(sizeof(int32_t));
   if (a == nullptr || b == nullptr || first == nullptr || other == nullptr || flag == nullptr) {
-    return ok();
+    return size_t{0};
   }
   SWAX_TRY(fill_probe(stream, s.in, a, a_bytes / dtype_bytes(s.in), 1));
   SWAX_TRY(fill_probe(stream, s.in, b, b_bytes / dtype_bytes(s.in), 2));
   Timer timer;
-  for (int i = 0; i < plan.found; ++i) {
+  size_t fastest = 0;
+  float fastest_ms = 0.0F;
+  for (size_t i = 0; i < candidates.size(); ++i) {
     void* c = i == 0 ? first : other;
-    const auto& algo = found[static_cast<size_t>(i)].algo;
+    const auto& algo = candidates[i].algo;
     SWAX_TRY(fill_probe(stream, s.out, c, c_bytes / dtype_bytes(s.out), 3));
     SWAX_CUDA_TRY("gemm", cudaMemsetAsync(flag, 0, sizeof(int32_t), stream));
     if (plan.multiply(handle_, algo, stream, workspace, a, b, c, c, s.accumulate) !=
@@ -241,7 +287,6 @@ Status Gemm::choose(cudaStream_t stream, void* workspace, const GemmShape& s, Pl
                                           cudaMemcpyDeviceToHost, stream));
     SWAX_CUDA_TRY("gemm", cudaStreamSynchronize(stream));
     if (different != 0) continue;
-    ++plan.equal;
     float best = 0.0F;
     for (int run = 0; run < kTimedRuns; ++run) {
       timer.begin(stream);
@@ -249,13 +294,12 @@ Status Gemm::choose(cudaStream_t stream, void* workspace, const GemmShape& s, Pl
       const float ms = timer.end_ms(stream);
       if (run == 0 || ms < best) best = ms;
     }
-    if (i == 0 || best < plan.ms) {
-      plan.ms = best;
-      plan.chosen = i;
-      plan.algo = algo;
+    if (i == 0 || best < fastest_ms) {
+      fastest_ms = best;
+      fastest = i;
     }
   }
-  return ok();
+  return fastest;
 }
 
 Result<const Gemm::Plan*> Gemm::plan(cudaStream_t stream, void* workspace, const GemmShape& shape) {
@@ -263,33 +307,68 @@ Result<const Gemm::Plan*> Gemm::plan(cudaStream_t stream, void* workspace, const
   if (at != plans_.end()) return at->second.get();
   auto made = std::make_unique<Plan>();
   SWAX_TRY(made->describe(shape));
-  SWAX_TRY(choose(stream, workspace, shape, *made));
+  SWAX_TRY(choose_form(stream, workspace, shape, *made));
   return plans_.emplace(shape, std::move(made)).first->second.get();
 }
 
 Status Gemm::run(cudaStream_t stream, void* workspace, const GemmArgs& a) {
   SWAX_ASSIGN(const Plan* p, plan(stream, workspace, gemm_shape(a)));
-  if (p->plain) return plain_gemm(stream, a);
+  if (p->choice.form == GemmChoice::Form::kPlain) return plain_gemm(stream, a);
   return lt_status(p->multiply(handle_, p->algo, stream, workspace, a.a.data, a.b.data,
                                a.addend.empty() ? a.c.data : a.addend.data, a.c.data,
                                a.accumulate || !a.addend.empty()),
                    "cublasLtMatmul");
 }
 
-std::string Gemm::choices() const {
-  std::string out;
-  for (const auto& [s, p] : plans_) {
-    out += to_text(s.m) + "x" + to_text(s.n) + "x" + to_text(s.k) + " " + dtype_name(s.in) + "-" +
-           dtype_name(s.out) + (s.trans_a ? " ta" : "") + (s.trans_b ? " tb" : "") +
-           (s.accumulate ? " +=" : "") + " strides " + to_text(s.a_stride) + "," +
-           to_text(s.b_stride) + "," + to_text(s.c_stride) + " align " + to_text(s.align) + ": ";
-    out += p->plain ? std::string("plain")
-                    : "heuristic " + to_text(int64_t{p->chosen}) + " of " +
-                          to_text(int64_t{p->found}) + ", " + to_text(int64_t{p->equal}) +
-                          " equal, " + fixed_text(static_cast<double>(p->ms), 4) + " ms";
-    out += "\n";
+Result<std::string> Gemm::choose(cudaStream_t stream, void* workspace,
+                                 std::span<const GemmArgs> products) {
+  std::map<GemmShape, GemmChoice> chosen;
+  for (const GemmArgs& a : products) {
+    const GemmShape shape = gemm_shape(a);
+    if (chosen.contains(shape)) continue;
+    SWAX_ASSIGN(const Plan* p, plan(stream, workspace, shape));
+    chosen.emplace(shape, p->choice);
   }
-  return out;
+  std::string lines;
+  for (const auto& [shape, choice] : chosen)
+    lines += choice_line({.shape = shape, .choice = choice}) + "\n";
+  return lines;
+}
+
+Status Gemm::adopt(std::string_view lines) {
+  while (!lines.empty()) {
+    const size_t end = std::min(lines.find('\n'), lines.size());
+    SWAX_TRY(adopt_line(lines.substr(0, end)));
+    lines.remove_prefix(std::min(end + 1, lines.size()));
+  }
+  return ok();
+}
+
+Status Gemm::adopt_line(std::string_view text) {
+  SWAX_ASSIGN(const GemmLine line, parse_choice_line(text));
+  const auto refuse = [&](const std::string& why) {
+    return failed_precondition("\"" + std::string(text) + "\": " + why);
+  };
+  auto made = std::make_unique<Plan>();
+  if (!made->describe(line.shape).ok()) return refuse("cuBLASLt refuses the shape");
+  made->choice = line.choice;
+  if (line.choice.form == GemmChoice::Form::kAlgorithm) {
+    const cublasStatus_t status =
+        made->make(handle_, line.shape, line.choice.attributes, made->algo);
+    if (status != CUBLAS_STATUS_SUCCESS)
+      return refuse(std::string("this device or cuBLASLt has no such algorithm (") +
+                    cublasLtGetStatusName(status) + ")");
+  }
+  if (line.choice.form == GemmChoice::Form::kFirst) {
+    Heuristics found{};
+    int count = 0;
+    SWAX_TRY(
+        find_heuristics(handle_, line.shape, made->desc, made->b, made->a, made->c, found, count));
+    if (count == 0) return refuse("this cuBLASLt has no algorithm");
+    made->algo = found[0].algo;
+  }
+  plans_.insert_or_assign(line.shape, std::move(made));
+  return ok();
 }
 
 }  // namespace swax::cuda

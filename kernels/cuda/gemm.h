@@ -3,7 +3,9 @@
 // plan (algorithm and layouts) is made at the first product of a shape and kept. Of the heuristics
 // the fastest on random probe data is taken among those whose result equals that of the first one
 // bit for bit; where no memory for a probe is left, or the stream is being captured, the first one.
-// Shapes that cuBLASLt refuses go to a plain kernel. Threads: one, as the backend.
+// What runs is made from the attributes of the heuristic, so that a line of text replays it in
+// another process (gemm_choice.h). Shapes that cuBLASLt refuses go to a plain kernel. Threads: one,
+// as the backend.
 #pragma once
 
 #include <cublasLt.h>
@@ -11,9 +13,11 @@
 
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
-#include <tuple>
+#include <string_view>
 
+#include "kernels/cuda/gemm_choice.h"
 #include "kernels/device.h"
 #include "kernels/spec/gemm.h"
 #include "proto/base/status.h"
@@ -23,24 +27,6 @@ namespace swax::cuda {
 // Of each stream: for cuBLASLt (what NVIDIA advises for Hopper) and for partial sums of other ops.
 constexpr int64_t kStreamWorkspace = stream_workspace_bytes(BackendKind::kCuda);
 
-// What a plan depends on.
-struct GemmShape {
-  int64_t m = 0;  // rows of c
-  int64_t n = 0;
-  int64_t k = 0;
-  int64_t a_stride = 0;
-  int64_t b_stride = 0;
-  int64_t c_stride = 0;
-  DType in = DType::kF32;
-  DType out = DType::kF32;
-  bool trans_a = false;
-  bool trans_b = false;
-  bool accumulate = false;
-  int64_t align = 0;  // bytes, a power of two <= 256: of all addresses
-  auto operator<=>(const GemmShape&) const = default;
-};
-GemmShape gemm_shape(const GemmArgs& a);
-
 class Gemm {
  public:
   static Result<std::unique_ptr<Gemm>> create();
@@ -48,14 +34,21 @@ class Gemm {
   Gemm(const Gemm&) = delete;
   Gemm& operator=(const Gemm&) = delete;
   Status run(cudaStream_t stream, void* workspace, const GemmArgs& a);
-  std::string choices() const;
+  // Backend::choose and adopt.
+  Result<std::string> choose(cudaStream_t stream, void* workspace,
+                             std::span<const GemmArgs> products);
+  Status adopt(std::string_view lines);
   int64_t plans() const { return static_cast<int64_t>(plans_.size()); }
 
  private:
   struct Plan;
+  struct Candidate;
   Gemm() = default;
   Result<const Plan*> plan(cudaStream_t stream, void* workspace, const GemmShape& shape);
-  Status choose(cudaStream_t stream, void* workspace, const GemmShape& shape, Plan& plan);
+  Status choose_form(cudaStream_t stream, void* workspace, const GemmShape& shape, Plan& plan);
+  Result<size_t> probe(cudaStream_t stream, void* workspace, const GemmShape& shape,
+                       const Plan& plan, std::span<const Candidate> candidates);
+  Status adopt_line(std::string_view text);
 
   cublasLtHandle_t handle_ = nullptr;
   std::map<GemmShape, std::unique_ptr<Plan>> plans_;

@@ -32,5 +32,8 @@ swax_test(train_memory_test SOURCES train_memory_test.cc data_allocations.cc
   DEPS swax_train_support)
 swax_test(train_resume_test SOURCES train_resume_test.cc DEPS swax_train_support
   LABELS unit sanitize TIMEOUT 600)
+swax_test(train_choices_test SOURCES train_choices_test.cc
+  DEPS swax_train_support swax_test_support
+  LABELS unit sanitize)
 swax_test(train_reporter_test SOURCES train_reporter_test.cc DEPS swax_train_support
   LABELS unit sanitize)

@@ -54,12 +54,14 @@ Status run_rank(const pb::JobSpec& spec, const TrainData& data, const GroupOptio
   trainer_options.spec = spec;
   trainer_options.data_folders = {data.folder()};
   trainer_options.ckpt_root = options.ckpt_root;
+  trainer_options.choices_file = options.choices_file;
   trainer_options.epoch = options.epoch;
   trainer_options.build_id = "test";
   trainer_options.fingerprint = options.fingerprint;
   trainer_options.sink = &sink;
   trainer_options.report_durable = options.report_durable;
   trainer_options.flip = options.flip;
+  trainer_options.graphs = options.graphs;
   SWAX_ASSIGN(const auto trainer,
               Trainer::create(backend, shard, *replica[0], std::move(trainer_options)));
   const int rank = shard.rank();

@@ -74,10 +74,12 @@ class VectorSink final : public ReportSink {
 
 struct GroupOptions {
   int ranks = 1;
-  std::string ckpt_root;  // empty: no checkpoints
+  std::string ckpt_root;     // empty: no checkpoints
+  std::string choices_file;  // empty: none
   uint64_t epoch = 1;
   std::string fingerprint = "test";
   bool plain_gemm = false;
+  bool graphs = false;
   bool keep_digests = true;
   GradientFlip flip;
   LocalFaults faults;

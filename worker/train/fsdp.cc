@@ -218,6 +218,10 @@ Status Fsdp::idle_train_slot() { return walk_train_slot(shape_.units(), *this); 
 
 Status Fsdp::idle_eval_slot() { return walk_eval_slot(shape_.units(), *this); }
 
+const UnitTensors& Fsdp::weight_places(int unit) const {
+  return ring_[reshard_ ? 0 : unit].views[unit];
+}
+
 int64_t Fsdp::gather_bytes() const {
   int64_t bytes = 0;
   for (const RingSlot& slot : ring_) bytes += slot.block.buffer.bytes();

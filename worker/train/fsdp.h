@@ -53,6 +53,10 @@ class Fsdp final : public UnitStore {
   int64_t unit_begin(int unit) const { return unit_begin_[unit]; }
   int64_t unit_elements(int unit) const { return layout_.units[unit].shard_elements; }
   int64_t shard_elements() const { return total_; }
+  // Where a unit's weights and its slot gradient lie, or as aligned as where they will lie: for
+  // whoever needs the addresses before there are values.
+  const UnitTensors& weight_places(int unit) const;
+  const UnitTensors& slot_gradient_places(int unit) const { return gradients_[unit][0].views; }
   int64_t gather_bytes() const;
   int64_t exchange_bytes() const;
   int64_t sum_bytes() const { return sum_.bytes(); }

@@ -184,6 +184,7 @@ Result<RunOutcome> train_rank(const TrainArguments& args, Collectives& host, Col
   options.ckpt_root = args.checkpoints.empty()
                           ? join_path(args.state, "store/jobs/" + spec.job().name() + "/ckpt")
                           : args.checkpoints;
+  options.choices_file = join_path(parent_path(options.ckpt_root), "kernel-choices");
   options.epoch = static_cast<uint64_t>(args.epoch);
   options.build_id = build_id();
   options.fingerprint = backend->fingerprint();
@@ -210,7 +211,6 @@ Result<RunOutcome> train_rank(const TrainArguments& args, Collectives& host, Col
       options.sink = both.get();
     }
   }
-  const std::string fingerprint = options.fingerprint;
   SWAX_ASSIGN(const auto trainer, Trainer::create(*backend, shard, replica, std::move(options)));
   running.store(trainer.get());
   if (stop_asked.load()) trainer->request_stop();
@@ -221,7 +221,7 @@ Result<RunOutcome> train_rank(const TrainArguments& args, Collectives& host, Col
   hello.set_world_size(static_cast<uint32_t>(shard.size()));
   hello.set_epoch(static_cast<uint64_t>(args.epoch));
   hello.set_build_id(build_id());
-  hello.set_fingerprint(fingerprint);
+  hello.set_fingerprint(trainer->fingerprint());
   hello.set_start_step(static_cast<uint64_t>(start));
   hello.set_arena_bytes(static_cast<uint64_t>(trainer->memory_plan().arena_bytes));
   if (reporter) reporter->write(report);

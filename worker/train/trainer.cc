@@ -97,8 +97,8 @@ Status Trainer::load_slot(const SlotBatch& batch, int64_t micro_step) {
   return load(reset_, host_reset_, batch.reset_T);
 }
 
-StepCtx Trainer::step_ctx(int64_t window) {
-  StepCtx ctx{.backend = backend_, .stream = *compute_, .arena = *arena_, .shape = shape_};
+StepCtx Trainer::step_ctx(Backend& backend, int64_t window) {
+  StepCtx ctx{.backend = backend, .stream = *compute_, .arena = *arena_, .shape = shape_};
   ctx.tokens = options_.spec.training().seq_len();
   ctx.window = window;
   ctx.precision = precision_of(plan_.backend);
@@ -143,7 +143,7 @@ Status Trainer::write_scalars(int64_t targets) {
 }
 
 Status Trainer::run_slots(const std::vector<SlotBatch>& slots) {
-  StepCtx ctx = step_ctx(attention_window(options_.spec, step_));
+  StepCtx ctx = step_ctx(backend_, attention_window(options_.spec, step_));
   for (size_t j = 0; j < slots.size(); ++j) {
     fsdp_->begin_micro_step(static_cast<int64_t>(j));
     if (slots[j].slot == kNoSlot) {
@@ -249,11 +249,8 @@ Status Trainer::drain_saves() {
   return ok();
 }
 
-// The first step has used every shape there is.
 Status Trainer::end_of_warmup() {
-  allocations_ = backend_.allocations();
-  const std::string choices = backend_.choices();
-  if (speaks() && !choices.empty()) options_.sink->event("kernel_choices", step_, choices);
+  if (speaks() && choices_.chosen) options_.sink->event("kernel_choices", step_, choices_.lines);
   phase("train");
   return ok();
 }

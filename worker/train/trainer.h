@@ -1,8 +1,8 @@
 // One rank's training run. A step = data, window, forward and backward of this rank's slots, slot
 // sums, norm, update, report, agreement. The run is a pure function of the spec: nothing here
 // depends on the number of ranks, on time or on earlier attempts. The host waits for the device
-// once a step. Nothing is allocated on the device after the first step of a run (checked), and
-// nothing on the compute thread after the third. Threads: one compute thread per Trainer;
+// once a step. Nothing is allocated on the device after create() (checked), and nothing on the
+// compute thread after the third step. Threads: one compute thread per Trainer;
 // request_stop() and request_checkpoint() may be called from anywhere, also signal handlers.
 #pragma once
 
@@ -14,10 +14,12 @@
 
 #include "jobs/layout.h"
 #include "jobs/slot_plan.h"
+#include "kernels/graph_backend.h"
 #include "proto/job.pb.h"
 #include "worker/data/batch_source.h"
 #include "worker/model/model.h"
 #include "worker/train/checkpointer.h"
+#include "worker/train/kernel_choices.h"
 #include "worker/train/optimizer.h"
 
 namespace swax {
@@ -36,12 +38,14 @@ struct TrainerOptions {
   pb::JobSpec spec;                       // resolved
   std::vector<std::string> data_folders;  // one per source
   std::string ckpt_root;                  // empty: no checkpoints
+  std::string choices_file;               // of the run (kernel_choices.h); empty: kept nowhere
   uint64_t epoch = 1;
   std::string build_id;
   std::string fingerprint;     // arithmetic fingerprint of this rank
   ReportSink* sink = nullptr;  // may be null; every rank reports steps and phases, rank 0 the rest
   std::function<void(const pb::RankDurable&)> report_durable;  // see CheckpointerOptions
   GradientFlip flip;
+  bool graphs = false;  // layers as graphs (GraphBackend) where the backend has them; same bits
 };
 
 struct RunOutcome {
@@ -71,6 +75,11 @@ class Trainer {
   void request_checkpoint() { save_.store(1, std::memory_order_relaxed); }
   const MemoryPlan& memory_plan() const { return plan_; }
   int64_t arena_peak() const { return arena_->peak(); }
+  GraphBackend::Counts graph_counts() const {
+    return graphs_ ? graphs_->counts() : GraphBackend::Counts{};
+  }
+  // That of the options, and a hash of the forms of the products where there are any.
+  const std::string& fingerprint() const { return options_.fingerprint; }
   // Digest of the current state. Collective.
   Result<std::string> digest();
 
@@ -81,18 +90,22 @@ class Trainer {
     int64_t targets = 0;
     int64_t text_bytes = 0;
   };
-  Trainer(Backend& backend, TrainerOptions options)
-      : backend_(backend), options_(std::move(options)) {}
+  Trainer(Backend& backend, std::unique_ptr<GraphBackend> graphs, TrainerOptions options)
+      : graphs_(std::move(graphs)),
+        backend_(graphs_ ? *graphs_ : backend),
+        options_(std::move(options)) {}
   Status allocate(Collectives& shard, Collectives& replica);
   Status allocate_inputs();
   Status allocate_slots();
+  Status settle_products();
+  Status allocate_checkpointer();
   void poison_device(void* data, int64_t bytes);
   Status check_plan() const;
   Status init_state();
   Status train_step();
   Status run_slots(const std::vector<SlotBatch>& slots);
   Status load_slot(const SlotBatch& batch, int64_t micro_step);
-  StepCtx step_ctx(int64_t window);
+  StepCtx step_ctx(Backend& backend, int64_t window);
   Status write_scalars(int64_t targets);
   Status read_back();
   Result<int64_t> count_targets(const std::vector<SlotBatch>& slots);
@@ -110,12 +123,14 @@ class Trainer {
   Status end_of_warmup();
   Result<RunOutcome> finish(RunOutcome::Kind kind, std::string reason);
 
+  std::unique_ptr<GraphBackend> graphs_;  // around the backend, where it has graphs
   Backend& backend_;
   TrainerOptions options_;
   ModelShape shape_;
   Layout layout_;
   SlotPlan slots_;
   MemoryPlan plan_;
+  KernelChoices choices_;
   std::unique_ptr<Stream> compute_, comm_;
   Block arena_block_;
   std::unique_ptr<Arena> arena_;
@@ -142,7 +157,7 @@ class Trainer {
   double loss_ = 0.0;
   double grad_norm_ = 0.0;
   double validation_bpb_ = 0.0;
-  int64_t allocations_ = 0;  // of the backend, when the first step was over
+  int64_t allocations_ = 0;  // of the backend, when all was allocated and chosen
   bool nonfinite_ = false;
   bool stop_agreed_ = false;
   int64_t trained_tokens_ = 0;

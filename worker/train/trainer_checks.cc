@@ -55,7 +55,7 @@ Status Trainer::validate_state(bool final) {
   const int64_t count = final || wanted == 0 ? all : std::min(all, wanted);
   const int ranks = slots_.ranks;
   WindowScore total;
-  StepCtx ctx = step_ctx(options_.spec.window().long_());
+  StepCtx ctx = step_ctx(backend_, options_.spec.window().long_());
   const Tensor loss = flat_part(losses_.tensor, 0, 1);
   const Tensor host_loss = flat_part(host_losses_.tensor, 0, 1);
   SystemClock clock;

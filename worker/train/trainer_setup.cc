@@ -5,15 +5,19 @@
 
 #include "jobs/schedule.h"
 #include "jobs/spec.h"
+#include "proto/base/hash.h"
 #include "proto/base/ids.h"
 #include "proto/base/text.h"
+#include "worker/train/product_list.h"
 #include "worker/train/trainer.h"
 
 namespace swax {
 
 Result<std::unique_ptr<Trainer>> Trainer::create(Backend& backend, Collectives& shard,
                                                  Collectives& replica, TrainerOptions options) {
-  std::unique_ptr<Trainer> self(new Trainer(backend, std::move(options)));
+  std::unique_ptr<GraphBackend> graphs;
+  if (options.graphs && backend.can_capture()) graphs = std::make_unique<GraphBackend>(backend);
+  std::unique_ptr<Trainer> self(new Trainer(backend, std::move(graphs), std::move(options)));
   SWAX_TRY(self->allocate(shard, replica));
   return self;
 }
@@ -48,22 +52,6 @@ Status Trainer::allocate(Collectives& shard, Collectives& replica) {
   SWAX_ASSIGN(fsdp_, Fsdp::create(*rank_, shape_, layout_, slots_, plan_options(spec)));
   SWAX_ASSIGN(optimizer_, Optimizer::create(*rank_, shape_, layout_, spec, *fsdp_));
   table_ = std::make_unique<StateTable>(shape_, layout_, shard.rank());
-  // Also without saves: what an earlier attempt saved is loaded.
-  if (!options_.ckpt_root.empty()) {
-    CheckpointerOptions checkpoint;
-    checkpoint.ckpt_root = options_.ckpt_root;
-    checkpoint.job = spec.job().name();
-    checkpoint.epoch = options_.epoch;
-    checkpoint.numeric_id = numeric_id(spec).hex();
-    checkpoint.spec_hash = spec_hash(spec).hex();
-    checkpoint.fingerprint = options_.fingerprint;
-    checkpoint.build_id = options_.build_id;
-    checkpoint.keep = static_cast<int>(spec.checkpoint().keep_latest_k());
-    checkpoint.report_durable = options_.report_durable;
-    checkpoint.tokens_per_step = slots_.slots * spec.training().seq_len();
-    SWAX_ASSIGN(checkpointer_, Checkpointer::create(*rank_, *fsdp_, *table_, checkpoint,
-                                                    speaks() ? options_.sink : nullptr));
-  }
   BatchSourceOptions source;
   source.spec = &options_.spec;
   source.folders = options_.data_folders;
@@ -71,7 +59,47 @@ Status Trainer::allocate(Collectives& shard, Collectives& replica) {
   source.ranks = ranks;
   SWAX_ASSIGN(source_, BatchSource::open(source));
   SWAX_TRY(allocate_inputs());
+  SWAX_TRY(settle_products());
+  SWAX_TRY(allocate_checkpointer());
+  allocations_ = backend_.allocations();
   return check_plan();
+}
+
+// A dry run finds the products of a step and of a validation, before there are weights.
+Status Trainer::settle_products() {
+  if (!backend_.has_choices()) return ok();
+  MeasuringBackend measuring(plan_.backend);
+  ProductList list(measuring);
+  PlacesOnly places(*fsdp_);
+  StepCtx ctx = step_ctx(list, options_.spec.window().long_());
+  const Tensor loss = flat_part(losses_.tensor, 0, 1);
+  SWAX_TRY(model_->train_slot(ctx, places, loss));
+  SWAX_TRY(model_->eval_slot(ctx, places, loss, Tensor{}, Tensor{}));
+  SWAX_ASSIGN(choices_, settle_kernel_choices(backend_, *compute_, rank_->shard, list.products(),
+                                              options_.choices_file));
+  if (!choices_.lines.empty())
+    options_.fingerprint += " products=" + xxh3_128(choices_.lines).hex();
+  return ok();
+}
+
+Status Trainer::allocate_checkpointer() {
+  const pb::JobSpec& spec = options_.spec;
+  // Also without saves: what an earlier attempt saved is loaded.
+  if (options_.ckpt_root.empty()) return ok();
+  CheckpointerOptions checkpoint;
+  checkpoint.ckpt_root = options_.ckpt_root;
+  checkpoint.job = spec.job().name();
+  checkpoint.epoch = options_.epoch;
+  checkpoint.numeric_id = numeric_id(spec).hex();
+  checkpoint.spec_hash = spec_hash(spec).hex();
+  checkpoint.fingerprint = options_.fingerprint;
+  checkpoint.build_id = options_.build_id;
+  checkpoint.keep = static_cast<int>(spec.checkpoint().keep_latest_k());
+  checkpoint.report_durable = options_.report_durable;
+  checkpoint.tokens_per_step = slots_.slots * spec.training().seq_len();
+  SWAX_ASSIGN(checkpointer_, Checkpointer::create(*rank_, *fsdp_, *table_, checkpoint,
+                                                  speaks() ? options_.sink : nullptr));
+  return ok();
 }
 
 void Trainer::poison_device(void* data, int64_t bytes) {
