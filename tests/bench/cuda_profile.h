@@ -17,6 +17,8 @@ class CudaProfile final : public BackendWrapper {
   explicit CudaProfile(Backend& inner) : BackendWrapper(inner) {}
   ~CudaProfile() override;
   void enable(bool on) { on_ = on; }
+  // A call inside a graph has no time of its own.
+  bool can_capture() const override { return !on_ && BackendWrapper::can_capture(); }
   // After a sync: adds what was recorded since the last call to the classes of `window`.
   void collect(int64_t window);
   // ms and calls a step of every class, by window, the largest first.

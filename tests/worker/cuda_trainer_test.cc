@@ -2,7 +2,7 @@
 // twice the error of the CPU backend with values rounded to bf16 (rounding_backend.h), both against
 // the f32 CPU run, norm-wise per tensor, in the geometric mean of kSeeds seeds. So do the losses of
 // a run. What may not change bits on a CPU may not there: ranks (threads on one card), recompute,
-// prefetch, resharding, interruptions. Skipped with the reason where there is no device.
+// prefetch, resharding, graphs, interruptions. Skipped with the reason where there is no device.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -240,6 +240,7 @@ Changes wide_model() {
 struct Segment {
   int ranks = 1;
   int64_t until = 0;  // 0: to the end
+  bool graphs = false;
 };
 Trace run_row(const Changes& changes, const std::vector<Segment>& segments) {
   const pb::JobSpec spec = cuda_spec(changes);
@@ -251,6 +252,7 @@ Trace run_row(const Changes& changes, const std::vector<Segment>& segments) {
     options.ranks = segment.ranks;
     options.ckpt_root = folder.file("ckpt");
     options.epoch = epoch++;
+    options.graphs = segment.graphs;
     if (segment.until > 0) options = stop_after(options, segment.until);
     const GroupRun run = run_group(spec, data(), options);
     EXPECT_TRUE(run.agreed());
@@ -282,6 +284,15 @@ void expect_equal_rows(const Changes& base) {
       {"resumed", {}, {{1, 3}, {1}}},
       {"resumed with other ranks", {}, {{2, 2}, {3, 5}, {1}}},
       {"saves under the steps", {{"checkpoint.interval", "1"}}, {{1, 4}, {2}}},
+      {"graphs", {}, {{1, 0, true}}},
+      {"graphs, 2 ranks, block", {{"activation_checkpoint.mode", "block"}}, {{2, 0, true}}},
+      {"graphs, reshard, light",
+       {{"parallelism.fsdp_reshard_after_forward", "always"},
+        {"activation_checkpoint.mode", "light"}},
+       {{2, 0, true}}},
+      {"graphs, saves under the steps",
+       {{"checkpoint.interval", "1"}},
+       {{1, 4, true}, {2, 0, true}}},
   };
   const Trace want = run_row(base, {{1}});
   EXPECT_EQ(want.steps.size(), 8U);
@@ -303,6 +314,38 @@ TEST(CudaTrainer, SameBitsForLanes1) {
 TEST(CudaTrainer, SameBitsOnTensorCores) {
   SWAX_NEED_GPU();
   expect_equal_rows(wide_model());
+}
+
+// They are not only allowed, they run: most regions of a run of 40 steps repeat, whatever the
+// window and the place of a gradient, and no more memory is taken for them than planned.
+TEST(CudaTrainer, RegionsRunAsGraphs) {
+  SWAX_NEED_GPU();
+  Changes changes = wide_model();
+  changes.insert(changes.end(), {{"training.steps", "40"}, {"training.seq_len", "128"}});
+  for (const bool on : {true, false}) {
+    std::mutex mutex;
+    std::vector<GraphBackend::Counts> counts;
+    GroupOptions options;
+    options.ranks = 2;
+    options.graphs = on;
+    options.ended = [&](int, Trainer& trainer) {
+      std::lock_guard lock(mutex);
+      counts.push_back(trainer.graph_counts());
+    };
+    EXPECT_TRUE(run_group(cuda_spec(changes), data(), options).agreed());
+    ASSERT_EQ(counts.size(), 2U);
+    for (const GraphBackend::Counts& c : counts) {
+      std::printf("graphs %d: %lld direct, %lld captured, %lld launched\n", on ? 1 : 0,
+                  static_cast<long long>(c.direct), static_cast<long long>(c.captured),
+                  static_cast<long long>(c.launched));
+      if (on) {
+        EXPECT_GT(c.launched, 4 * c.direct);
+        EXPECT_LE(c.captured, c.direct);
+      } else {
+        EXPECT_EQ(c.captured + c.launched, 0);
+      }
+    }
+  }
 }
 
 TEST(CudaTrainer, AnotherSeedGivesOtherBits) {

@@ -104,7 +104,9 @@ Status Stack::forward_layers(StepCtx& ctx, UnitStore& store, Tensor x_TD, Tensor
     const int u = static_cast<int>(l) + 1;
     AcquiredUnit unit(ctx, store, u);
     SWAX_TRY(unit.acquire(u + 1));
+    ctx.backend.begin_region(ctx.stream);
     SWAX_TRY(run_forward(ctx, e.slots, x_TD, y, true));
+    SWAX_TRY(ctx.backend.end_region(ctx.stream));
     SWAX_TRY(unit.release());
     x_TD = y;
   }
@@ -117,7 +119,9 @@ Status Stack::head(StepCtx& ctx, UnitStore& store, Tensor x_TD, Tensor d_TD, Ten
   AcquiredUnit unit(ctx, store, u);
   SWAX_TRY(unit.acquire(u > 1 ? u - 1 : -1));
   SWAX_ASSIGN(ctx.grads, store.gradient(u));
+  ctx.backend.begin_region(ctx.stream);
   SWAX_TRY(head_.train(ctx, x_TD, d_TD, loss_sum));
+  SWAX_TRY(ctx.backend.end_region(ctx.stream));
   SWAX_TRY(unit.release());
   return store.gradient_ready(u);
 }
@@ -129,7 +133,9 @@ Status Stack::backward_layers(StepCtx& ctx, UnitStore& store, Tensor d_TD) {
     AcquiredUnit unit(ctx, store, u);
     SWAX_TRY(unit.acquire(u > 1 ? u - 1 : -1));
     SWAX_ASSIGN(ctx.grads, store.gradient(u));
+    ctx.backend.begin_region(ctx.stream);
     SWAX_TRY(run_backward(ctx, e.slots, d_TD, d_TD));
+    SWAX_TRY(ctx.backend.end_region(ctx.stream));
     SWAX_TRY(unit.release());
     SWAX_TRY(store.gradient_ready(u));
     ctx.arena.release(e.mark);
