@@ -7,6 +7,7 @@ round whose job is through too early is made up by a further one. The seed is pr
 SWAX_TEST_SEED repeats it. SWAX_TEST_FULL=1: 30 kills and more, at least six of each kind, and every
 failpoint."""
 import os
+import re
 import subprocess
 import time
 
@@ -45,11 +46,18 @@ def kind_of_point(point):
     return "coordinator" if point in COORDINATOR_POINTS else "worker"
 
 
+def worker_end(name):
+    """What is known of an attempt whose worker was killed: nobody saw its ranks go."""
+    return {"result": ("killed", "node_lost"), "node": name, "rank": None, "signal": None}
+
+
 class Round:
-    """One job. `kills`: the kinds of what was killed, in order; `struck`: its failpoint was reached."""
+    """One job. `kills`: the kinds of what was killed, in order; `struck`: its failpoint was reached;
+    `fell`: daemons that a failpoint killed."""
 
     def __init__(self, bin_folder, folder, rng, point):
         self.rng, self.point, self.kills, self.ends, self.struck = rng, point, [], [], False
+        self.fell = []
         self.once = folder + ".once"
         os.mkdir(self.once)
         # Failpoints of a job's first moments are passed once; a save is passed again and again.
@@ -64,6 +72,7 @@ class Round:
         """Starts again what a failpoint killed."""
         for daemon in self.service.daemons():
             if not daemon.alive():
+                self.fell.append(daemon.name)
                 time.sleep(self.rng.random() * RESTART_SECONDS_MAX)
                 daemon.start()
 
@@ -87,6 +96,14 @@ class Round:
         if self.service.newest_step() > e2e.STEPS - STEPS_LEFT_MIN:
             raise Through
 
+    def rank_at_point(self):
+        """The rank that ended at the failpoint, as it says itself with its last words."""
+        folder = os.path.join(self.service.job_folder, "logs", "a1")
+        text = b"".join(e2e.read(os.path.join(folder, name)) for name in sorted(os.listdir(folder)))
+        ranks = re.findall(rb"failpoint " + self.point.encode() + rb":\d+ rank=(\d+) ", text)
+        check(len(ranks) == 1, f"who ended at {self.point}? {ranks}")
+        return ranks[0].decode()
+
     def strike(self):
         """Waits for the failpoint."""
         def passed():
@@ -97,13 +114,15 @@ class Round:
         self.wait_for(passed, f"{self.point} is passed")
         self.struck = True
         self.kills.append(kind_of_point(self.point))
+        if self.point in COORDINATOR_POINTS:
+            return
+        # Two kills of one attempt would be one end.
+        self.wait_for(lambda: self.service.step_of(2) > 0, "attempt 2 makes a step")
         if self.point in RANK_POINTS:
-            self.ends.append({"signal": "9"})
-        elif self.point in WORKER_POINTS:
-            self.ends.append({})
-        if self.point not in COORDINATOR_POINTS:
-            # Two kills of one attempt would be one end.
-            self.wait_for(lambda: self.service.step_of(2) > 0, "attempt 2 makes a step")
+            self.ends.append({"attempt": 1, "result": "signal", "signal": "9",
+                              "rank": self.rank_at_point()})
+        else:
+            self.ends.append({"attempt": 1, **worker_end(self.fell[0])})
 
     def kill(self, target):
         """One kill, and what must be told of it."""
@@ -112,16 +131,17 @@ class Round:
             pids = self.wait_for(s.rank_pids, "ranks run")
             rank = self.rng.choice(sorted(pids))
             e2e.kill(pids[rank])
-            end = {"rank": str(rank), "signal": "9"}
+            end = {"result": "signal", "rank": str(rank), "signal": "9"}
         elif target == "mpirun":
             e2e.kill(self.wait_for(s.mpirun_pids, "mpirun runs")[0])
-            end = {"signal": "9"}
+            # It takes its ranks along.
+            end = {"result": "signal", "rank": ("0", "1"), "signal": "9"}
         elif target == "coordinator":
             dead = [s.coordinator]
-        elif target == "worker":
-            dead = [self.wait_for(s.worker_of_ranks, "a worker has ranks")]
         else:
-            dead = s.daemons()
+            worker = self.wait_for(s.worker_of_ranks, "a worker has ranks")
+            dead = [worker] if target == "worker" else s.daemons()
+            end = worker_end(worker.name)
         for daemon in dead:
             daemon.kill()
         self.kills.append(target)
