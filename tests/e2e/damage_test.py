@@ -1,10 +1,12 @@
 """Goal: damage on disk is found, said and survived: a run whose newest checkpoint is damaged goes on
 from the one before and ends with the same bits; damaged training data ends it, naming shard and
-block. Method: one run is stopped half-way; copies of its state are damaged and typed again."""
+block. Method: one run is stopped half-way; copies of its state are damaged and typed again. `generate`
+tells a damaged checkpoint from one that is not there."""
 import glob
 import os
 import shutil
 import signal
+import subprocess
 
 import swax_e2e as e2e
 from swax_e2e import check, say
@@ -82,6 +84,31 @@ def damaged_shard(bin_folder, state):
     check(again.result["attempt"] == attempts, "a failed run that is typed again starts nothing")
 
 
+def generate_codes(bin_folder, state):
+    def expect(code, what, *words):
+        done = subprocess.run([os.path.join(bin_folder, "swax"), "generate", "--state", state,
+                               "--tokens", "1", *words], stdin=subprocess.DEVNULL,
+                              capture_output=True, text=True, timeout=100, check=False)
+        check(done.returncode == code and done.stderr, f"generate, {what}: exit code "
+              f"{done.returncode}, must be {code}\n{done.stderr}")
+        say(f"  generate, {what}: {done.stderr.splitlines()[-1]}")
+    steps = e2e.committed(state)
+    expect(2, "a value out of range", "--top-k", "-1")
+    expect(3, "a step without checkpoint", "--step", str(steps[-1] + 1))
+    expect(0, "the checkpoint before", "--step", str(steps[-2]))
+    newest = e2e.newest_checkpoint(state)
+    shutil.rmtree(one("rank-*.db", newest))
+    expect(4, "a missing rank", "--step", str(steps[-1]))
+    expect(0, "the newest good one")
+    cut(one("COMMITTED", newest))
+    expect(4, "a cut COMMITTED", "--step", str(steps[-1]))
+    for step in steps[:-1]:
+        shutil.rmtree(one(f"step-{step:09}.a*/rank-00000.db", e2e.checkpoint_folder(state)))
+    expect(4, "none is whole")
+    shutil.rmtree(e2e.checkpoint_folder(state))
+    expect(3, "there is none")
+
+
 def body(bin_folder, scratch):
     digest = e2e.run_to_end(bin_folder, os.path.join(scratch, "undisturbed"))["digest"]
     origin = os.path.join(scratch, "origin")
@@ -94,6 +121,9 @@ def body(bin_folder, scratch):
     state = os.path.join(scratch, "shard")
     shutil.copytree(origin, state)
     damaged_shard(bin_folder, state)
+    state = os.path.join(scratch, "generate")
+    shutil.copytree(origin, state)
+    generate_codes(bin_folder, state)
 
 
 if __name__ == "__main__":

@@ -35,5 +35,7 @@ swax_test(train_resume_test SOURCES train_resume_test.cc DEPS swax_train_support
 swax_test(train_choices_test SOURCES train_choices_test.cc
   DEPS swax_train_support swax_test_support
   LABELS unit sanitize)
+swax_test(train_generate_test SOURCES train_generate_test.cc DEPS swax_train_support
+  LABELS unit sanitize)
 swax_test(train_reporter_test SOURCES train_reporter_test.cc DEPS swax_train_support
   LABELS unit sanitize)

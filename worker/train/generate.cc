@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/measuring_backend.h"
+#include "proto/base/files.h"
 #include "proto/base/log.h"
 #include "proto/base/math.h"
 #include "proto/base/rng.h"
@@ -25,6 +26,14 @@ Status read_weights(CheckpointReader& reader, const ModelShape& shape, float* ou
     out += info.elements();
   }
   return ok();
+}
+
+Status read_checkpoint(const std::string& ckpt_root, const CheckpointName& name,
+                       const ModelShape& shape, float* out) {
+  const auto reader = CheckpointReader::open(ckpt_root, name);
+  const Status status = reader.ok() ? read_weights(**reader, shape, out) : reader.status();
+  // A part of a committed checkpoint that is not there is damage too.
+  return status.code() == Code::kNotFound ? data_loss(status.message()) : status;
 }
 
 // Bytes of arena one decoded token needs: the same code on a measuring arena.
@@ -51,13 +60,14 @@ Result<Buffer> load_model_weights(Backend& backend, const ModelShape& shape,
   SWAX_ASSIGN(const std::vector<CheckpointEntry> entries, list_checkpoints(ckpt_root));
   const int64_t n = shape.parameters();
   SWAX_ASSIGN(Buffer host, backend.allocate(n * 4, MemoryKind::kPinned));
-  std::string why = "no committed checkpoint in " + ckpt_root;
+  Status why = not_found("no committed checkpoint in " + ckpt_root);
   for (const CheckpointEntry& entry : entries) {
-    if (!entry.committed || !entry.problem.empty()) continue;
     if (step >= 0 && static_cast<int64_t>(entry.name.step) != step) continue;
-    auto reader = CheckpointReader::open(ckpt_root, entry.name);
-    Status status = reader.ok() ? read_weights(**reader, shape, static_cast<float*>(host.data()))
-                                : reader.status();
+    const std::string folder = join_path(ckpt_root, entry.name.folder());
+    if (!entry.committed && !path_exists(join_path(folder, "COMMITTED"))) continue;
+    const Status status = entry.problem.empty() ? read_checkpoint(ckpt_root, entry.name, shape,
+                                                                  static_cast<float*>(host.data()))
+                                                : data_loss(entry.problem);
     if (status.ok()) {
       *loaded_step = static_cast<int64_t>(entry.name.step);
       if (backend.kind() == BackendKind::kCpu) return host;
@@ -68,11 +78,11 @@ Result<Buffer> load_model_weights(Backend& backend, const ModelShape& shape,
       SWAX_TRY(backend.sync(*stream));
       return device;
     }
-    why = entry.name.folder() + ": " + status.message();
+    if (why.code() == Code::kNotFound) why = status.with_context(entry.name.folder());  // newest
     log_warn("generate", "checkpoint cannot be read",
              {{"checkpoint", entry.name.folder()}, {"reason", status.message()}});
   }
-  return not_found(step >= 0 ? "checkpoint of step " + to_text(step) + ": " + why : why);
+  return step >= 0 ? why.with_context("checkpoint of step " + to_text(step)) : why;
 }
 
 int32_t sample_token(std::span<const float> logits, double temperature, int top_k, uint64_t seed,

@@ -28,7 +28,9 @@ struct GenerateOptions {
 Result<int64_t> generate(Backend& backend, const GenerateOptions& options,
                          const std::function<void(std::string_view)>& emit);
 
-// Weights of one checkpoint, flat in table order without padding, on the backend.
+// Weights of one checkpoint, flat in table order without padding, on the backend. kNotFound: no
+// committed checkpoint (of that step); kDataLoss: there is one, but none is whole. What the disk or
+// the backend says otherwise passes through.
 Result<Buffer> load_model_weights(Backend& backend, const ModelShape& shape,
                                   const std::string& ckpt_root, int64_t step, int64_t* loaded_step);
 

@@ -304,10 +304,34 @@ int train(const TrainArguments& args) {
   return kExitInternal;
 }
 
+// What `swax generate` exits with is what every verb of the command line does.
+int exit_code_of_verb(const Status& status) {
+  constexpr int kUsage = 2, kNotFound = 3, kConflict = 4;
+  switch (status.code()) {
+    case Code::kOk:
+      return 0;
+    case Code::kInvalidArgument:
+      return kUsage;
+    case Code::kNotFound:
+      return kNotFound;
+    case Code::kAlreadyExists:
+    case Code::kFailedPrecondition:
+    case Code::kUnavailable:
+    case Code::kDataLoss:
+    case Code::kFenced:
+      return kConflict;
+    default:
+      return kExitInternal;
+  }
+}
+
 int generate_text(const GenerateArguments& args) {
   auto run = [&]() -> Result<int64_t> {
     GenerateOptions options;
-    SWAX_ASSIGN(options.spec, read_spec(args.spec));
+    auto spec = read_spec(args.spec);
+    // It was checked before it was stored.
+    if (spec.status().code() == Code::kInvalidArgument) return data_loss(spec.status().message());
+    SWAX_ASSIGN(options.spec, std::move(spec));
     options.ckpt_root = args.checkpoints;
     options.step = args.step;
     options.prompt = args.prompt;
@@ -324,7 +348,7 @@ int generate_text(const GenerateArguments& args) {
   const auto result = run();
   if (!result.ok()) {
     std::fprintf(stderr, "swax generate: %s\n", result.status().message().c_str());
-    return result.status().code() == Code::kNotFound ? 3 : 2;
+    return exit_code_of_verb(result.status());
   }
   std::fputc('\n', stdout);
   std::fprintf(stderr, "checkpoint of step %lld\n", static_cast<long long>(*result));
