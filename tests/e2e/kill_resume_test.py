@@ -1,7 +1,8 @@
 """Goal: whatever is killed, and whenever, a run that is typed again ends with the bits of an
 undisturbed one, and nothing is lost or left. Method: each round starts a fresh run, kills once at a
 named failpoint and once at a random step (a rank, mpirun or `swax run` itself), types again until it
-has ended, and compares. The seed is printed; SWAX_TEST_SEED repeats it."""
+has ended, and compares. Kills are counted, as are those at failpoints and those of each target: too
+few fail the test. The seed is printed; SWAX_TEST_SEED repeats it."""
 import os
 import random
 import time
@@ -19,6 +20,10 @@ FAILPOINTS = [
 ]
 SHARD_POINTS = ("checkpoint.sst_finished", "checkpoint.save_begun", "checkpoint.ingested")
 TARGETS = ["run", "rank", "mpirun"]
+# What the kills must come to. A run that has ended before its timed kill is made up by a further round.
+ROUNDS, KILLS_MIN, AT_FAILPOINTS_MIN = (len(FAILPOINTS), 20, 10) if e2e.FULL else (3, 5, 3)
+TARGETS_WANTED = set(TARGETS) if e2e.FULL else set()
+FURTHER_ROUNDS_MAX = 6
 
 
 def choose(rng, count):
@@ -48,6 +53,43 @@ def kill_target(rng, run, target):
     return pid is not None
 
 
+def struck(once):
+    """When the failpoint's process left its mark there and ended; None: it has not yet."""
+    moments = [entry.stat().st_mtime for entry in os.scandir(once)]
+    return max(moments) if moments else None
+
+
+class Deaths:
+    """Whatever ran at a death is gone within 5 s of it, whether somebody types again or not."""
+
+    def __init__(self, state):
+        self.state, self.pending = state, []  # [moment, newest attempt that ran then]
+
+    def add(self, moment):
+        self.pending.append([moment, 0])
+
+    def look(self):
+        if not self.pending:
+            return
+        running = e2e.processes_of(self.state)
+        for death in self.pending[:]:
+            moment, now = death[0], time.time()
+            before = {pid for pid in running if e2e.started(pid) <= moment}
+            epochs = {pid: e2e.epoch_of(variables) for pid, (_, variables) in running.items()}
+            death[1] = max([death[1], *(epochs[pid] for pid in before)])
+            # What an old process started after the death is of its attempt.
+            left = before | {pid for pid, epoch in epochs.items() if 0 < epoch <= death[1]}
+            if not left:
+                self.pending.remove(death)
+            check(not left or now - moment <= 5,
+                  f"{now - moment:.1f} s after a death: {[(p, running[p][0]) for p in left]}")
+
+    def wait(self):
+        while self.pending:
+            self.look()
+            time.sleep(0.02)
+
+
 class Watch:
     """What was committed at each death must still be there for the next attempt."""
 
@@ -73,26 +115,36 @@ def one_round(rng, bin_folder, state, plan, digest):
     once = state + ".once"
     os.mkdir(once)
     env = {"SWAX_FAILPOINTS": point, "SWAX_FAILPOINT_ONCE_DIR": once}
-    watch, killed, typed = Watch(state), False, 0
+    watch, deaths, at_point, killed, typed = Watch(state), Deaths(state), False, False, 0
     while True:
         typed += 1
         check(typed <= 6, "typed 6 times and it has not ended")
         run = e2e.Run(bin_folder, state, env=env)
         while run.process.poll() is None:
+            if not at_point and struck(once):
+                at_point = True
+                deaths.add(struck(once))
             # Only after the failpoint struck: two deaths, not one hidden behind the other.
-            if not killed and os.listdir(once) and e2e.newest_step(state) >= step:
+            if at_point and not killed and e2e.newest_step(state) >= step:
                 time.sleep(rng.random() * 0.05)
                 killed = kill_target(rng, run, target)
+                if killed:
+                    deaths.add(time.time())
+            deaths.look()
             time.sleep(0.01)
+        if not at_point and struck(once):
+            at_point = True
+            deaths.add(struck(once))
         code = run.finish()
         watch.look()
         if code >= 0:
             break
-        # Typed again at once, or after a look at what the kill itself leaves running.
+        # Typed again at once, or after all that the kill leaves running is gone.
         if rng.random() < 0.5:
-            e2e.wait_until(lambda: not e2e.processes_of(state), 5, "ranks outlive `swax run`")
+            deaths.wait()
+    deaths.wait()
     check(code == 0, f"exit code {code}\n{run.errors()}")
-    check(os.listdir(once), f"nobody passed {point}")
+    check(at_point, f"nobody passed {point}")
     check(run.result["digest"] == digest, f"digest {run.result['digest']}, must be {digest}")
     check(run.result["state"] == "SUCCEEDED" and run.result["step"] == e2e.STEPS, str(run.result))
     check("diverged" not in run.errors(), run.errors())
@@ -108,12 +160,21 @@ def body(bin_folder, scratch):
     say(f"seed {seed}: SWAX_TEST_SEED={seed} repeats it")
     rng = random.Random(seed)
     digest = e2e.run_to_end(bin_folder, os.path.join(scratch, "undisturbed"))["digest"]
-    again = kills = 0
-    for i, plan in enumerate(choose(rng, len(FAILPOINTS) if e2e.FULL else 3)):
+    again, points, hit = 0, 0, {target: 0 for target in TARGETS}
+
+    def enough():
+        return (points + sum(hit.values()) >= KILLS_MIN and points >= AT_FAILPOINTS_MIN
+                and all(hit[target] for target in TARGETS_WANTED))
+    for i, plan in enumerate(choose(rng, ROUNDS + FURTHER_ROUNDS_MAX)):
+        if i >= ROUNDS and enough():
+            break
         made, killed = one_round(rng, bin_folder, os.path.join(scratch, f"round{i}"), plan, digest)
         again += made
-        kills += 1 + killed
-    say(f"{kills} kills, {again} steps made again, digest {digest}")
+        points += 1
+        hit[plan[1]] += killed
+    say(f"{points + sum(hit.values())} kills, {points} of them at failpoints, {hit} at random steps; "
+        f"{again} steps made again, digest {digest}")
+    check(enough(), f"too few kills: {KILLS_MIN}, {AT_FAILPOINTS_MIN} at failpoints are wanted")
     check(again > 0, "no step was made again: nothing was compared")
 
 

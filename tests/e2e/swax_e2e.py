@@ -121,6 +121,23 @@ def processes_of(state):
     return found
 
 
+def started(pid):
+    """When a process began, as time.time() counts; infinity when it is gone."""
+    stat = read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    if len(stat) < 20:
+        return float("inf")
+    up = float(read("/proc/uptime").split()[0])
+    return time.time() - up + int(stat[19]) / os.sysconf("SC_CLK_TCK")
+
+
+def epoch_of(environment):
+    """SWAX_EPOCH of the variables of processes_of; 0: none."""
+    for variable in environment:
+        if variable.startswith(b"SWAX_EPOCH="):
+            return int(variable.split(b"=")[1])
+    return 0
+
+
 def rank_pids(state):
     """rank -> pid"""
     pids = {}
