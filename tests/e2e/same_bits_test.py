@@ -5,7 +5,7 @@ usage: same_bits_test.py --bin FOLDER --source FOLDER [--store]
 
 1. quickstart, 40 steps on 1, 2 and 4 ranks: equal digests, and `swax diff` finds nothing in any step.
 2. OPENBLAS_CORETYPE=Haswell with 1 and 2 compute threads: equal to each other.
-3. One flipped gradient bit: `swax diff` names the step.
+3. One bit of one gradient is flipped in step 17: `swax diff` names step, tensor and element.
 4. Golden digests of tests/data/golden/digests.tsv. Plain-loop GEMM depends on IEEE arithmetic alone, so
    one value holds for every machine and build ("any"); BLAS values are stored per arithmetic
    fingerprint, and an unknown fingerprint prints SKIPPED with the line to store.
@@ -22,6 +22,7 @@ import sys
 import tempfile
 
 RUN_SECONDS = 600
+PLAIN = {"SWAX_PLAIN_GEMM": "1"}
 FINGERPRINT = re.compile(rb"cpu glibc=[ -~]* threads-independent")
 
 
@@ -59,9 +60,9 @@ class Runner:
               f"{result['tokens_per_s']:.0f} tokens/s", flush=True)
         return result
 
-    def diff(self, a, b):
-        done = subprocess.run([self.swax, "diff", a["folder"], b["folder"]], capture_output=True,
-                              text=True, timeout=RUN_SECONDS, check=False)
+    def diff(self, a, b, *words):
+        done = subprocess.run([self.swax, "diff", a["folder"], b["folder"], *words],
+                              capture_output=True, text=True, timeout=RUN_SECONDS, check=False)
         return done.returncode, done.stdout + done.stderr
 
 
@@ -94,16 +95,37 @@ def check_threads(runner):
     return runs[0]
 
 
+def check_plain(runner):
+    return runner.run("micro-plain", "micro", 2, ["training.steps=5"], PLAIN)
+
+
 def check_flip(runner):
-    changes = ["training.steps=5"]
-    plain = {"SWAX_PLAIN_GEMM": "1"}
-    right = runner.run("micro", "micro", 2, changes, plain)
-    flip = dict(plain, SWAX_TEST_FLIP_GRADIENT="3:layers.1.mlstm.wq:5:12")
+    """The lowest bit of an exponent: that gradient is doubled or halved. Without clipping nothing but
+    its own element moves in step 17, whose checkpoint both runs keep; what follows differs anywhere."""
+    step, tensor, element = 17, "layers.1.mlstm.wq", 5
+    changes = [f"training.steps={step + 2}", "training.seq_len=128", "training.global_batch_size=4",
+               "training.max_norm=1e9", f"checkpoint.interval={step}", "debug.hash_every=1"]
+    right = runner.run("micro", "micro", 2, changes, PLAIN)
+    flip = dict(PLAIN, SWAX_TEST_FLIP_GRADIENT=f"{step}:{tensor}:{element}:23")
     wrong = runner.run("micro-flipped", "micro", 2, changes, flip)
-    code, text = runner.diff(right, wrong)
-    if code != 4 or right["digest"] == wrong["digest"] or "differs: 3 " not in text:
-        raise Failure(f"a flipped bit of step 3: swax diff ends with {code}\n{text}")
-    return right
+    code, text = runner.diff(right, wrong, "-o", "json")
+    if code != 4 or right["digest"] == wrong["digest"]:
+        raise Failure(f"a flipped bit: swax diff ends with {code}\n{text}")
+    found = json.loads(text)
+    first = found["first_step"], found["first_tensor"], found["first_element"]
+    if None in first:
+        raise Failure(f"a flipped bit: not everything is named\n{text}")
+    named = {"step": (first[0]["step"], step), "fields": (first[0]["fields"], ["norm", "tensors"]),
+             "step of the tensor": (first[1]["step"], step),
+             "tensor": (first[1]["tensor"], "model/" + tensor),
+             "tensors": (first[1]["differing"], 3),  # the parameter and its two moments
+             "checkpoint": (first[2]["checkpoint_step"], step),
+             "tensor of the element": (first[2]["tensor"], "model/" + tensor),
+             "element": (first[2]["element"], element)}
+    for what, (is_, must) in named.items():
+        if is_ != must:
+            raise Failure(f"a flipped bit: {what} {is_}, must be {must}\n{text}")
+    print(f"a flipped bit: step {step}, {tensor}, element {element} named")
 
 
 def read_golden(path):
@@ -145,7 +167,8 @@ def main():
     runner = Runner(words.bin, words.source, work)
     try:
         golden = read_golden(path)
-        micro = check_flip(runner)
+        check_flip(runner)
+        micro = check_plain(runner)
         found = [("micro, 5 steps, plain", "any", micro["digest"])]
         quickstart = check_ranks(runner)
         found.append(("quickstart, 40 steps", quickstart["fingerprint"], quickstart["digest"]))
