@@ -197,7 +197,10 @@ TEST(CallWords, NameEveryMember) {
                                                       {.x = moved, .value = 0.0F},
                                                       {.x = {}, .value = 0.0F},
                                                       {.x = t, .value = -0.0F}});
-  const SwaArgs swa{.q_THE = t, .window = 8, .scale = 0.5F};
+  SwaArgs swa;
+  swa.q_THE = t;
+  swa.window = 8;
+  swa.scale = 0.5F;
   std::vector<SwaArgs> others(8, swa);
   others[0].q_THE = u;
   others[1].k_TGE = t;
