@@ -8,6 +8,7 @@
 #include "jobs/spec_check.h"
 #include "jobs/spec_fields.h"
 #include "jobs/spec_overrides.h"
+#include "jobs/spec_place.h"
 #include "jobs/toml.h"
 #include "proto/base/text.h"
 
@@ -244,6 +245,18 @@ bool only_warnings(const std::vector<SpecProblem>& problems) {
 }
 
 }  // namespace
+
+std::string spec_place(std::string_view text, std::string_view origin,
+                       const std::vector<SpecOverride>& overrides, const std::string& field) {
+  TomlParse parse = parse_toml(text);
+  if (!parse.root) return printable(origin, 200);
+  apply_overrides(overrides, &*parse.root);
+  pb::JobSpec spec;
+  SpecFindings findings;
+  Filler filler(&findings);
+  filler.fill(*parse.root, &spec, "");
+  return where_text(origin, filler.place(field), overrides);
+}
 
 std::string SpecProblem::text() const {
   std::string line;

@@ -6,8 +6,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "ops/cli/client_session.h"
+#include "ops/cli/data_check.h"
 #include "ops/cli/output.h"
 #include "ops/cli/run_job.h"
 #include "ops/cli/run_prepare.h"
@@ -29,6 +31,11 @@ struct Opened {
   std::optional<RunInfo> recorded;  // of the run that stands there
 };
 
+// RocksDB writes CURRENT last: without it an earlier start was killed early.
+bool may_hold_a_run(const StateDir& state) {
+  return path_exists(join_path(state.db_folder(), "CURRENT"));
+}
+
 // Exit code 4 for a state folder that is in use.
 int fail_open(const Status& status) {
   if (status.code() == Code::kFailedPrecondition || status.code() == Code::kUnavailable) {
@@ -46,6 +53,19 @@ Status held(const StateDir& state, const std::string& why) {
                              " from a backup, or give another --state");
 }
 
+std::string state_folder(const RunArgs& args, const pb::JobSpec& spec) {
+  return args.state_dir.empty() ? default_state_folder(spec.job().name()) : args.state_dir;
+}
+
+// What keeps a run from beginning, found before a folder is made. A run that stands already knows
+// its data: what it was built from may be gone.
+std::vector<SpecProblem> begin_problems(const RunArgs& args, const pb::JobSpec& spec) {
+  const std::string folder = state_folder(args, spec);
+  if (may_hold_a_run(StateDir(folder))) return {};
+  std::vector<SpecProblem> problems = source_problems(spec);
+  return problems;
+}
+
 Result<Opened> open_state(const std::string& folder) {
   SWAX_TRY(make_dirs(folder));
   const std::unique_ptr<char, decltype(&::free)> real(::realpath(folder.c_str(), nullptr), &::free);
@@ -59,8 +79,7 @@ Result<Opened> open_state(const std::string& folder) {
                                "; `swax status --state " + opened.state.root() + "` shows it");
   }
   opened.lock = std::move(lock).value();
-  // RocksDB writes CURRENT last: without it, or without a job, an earlier start was killed early.
-  if (!path_exists(join_path(opened.state.db_folder(), "CURRENT"))) return opened;
+  if (!may_hold_a_run(opened.state)) return opened;
   Result<RunView> view = load_run_view(opened.state);
   if (view.status().code() == Code::kNotFound) return opened;
   if (view.status().code() == Code::kDataLoss) return held(opened.state, view.status().message());
@@ -110,10 +129,10 @@ int run_job(const RunArgs& args, pb::JobSpec spec, const Opened& opened, RunSign
 }  // namespace
 
 int verb_run(const RunArgs& args) {
-  std::optional<pb::JobSpec> spec = load_spec_file(args.spec_path, args.overrides);
+  const auto check = [&args](const pb::JobSpec& spec) { return begin_problems(args, spec); };
+  std::optional<pb::JobSpec> spec = load_spec_file(args.spec_path, args.overrides, check);
   if (!spec) return kExitUsage;
-  const std::string folder =
-      args.state_dir.empty() ? default_state_folder(spec->job().name()) : args.state_dir;
+  const std::string folder = state_folder(args, *spec);
   // A job that cannot fit leaves no folder behind.
   if (!path_exists(folder)) {
     if (const Status s = check_fit(*spec); !s.ok()) return fail_input(s);

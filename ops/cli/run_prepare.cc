@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "jobs/spec.h"
+#include "ops/cli/data_check.h"
 #include "ops/cli/output.h"
 #include "proto/base/files.h"
 #include "proto/base/ids.h"
@@ -47,6 +48,7 @@ Result<std::string> source_folder(const StateDir& state, const pb::JobSpec* reco
   if (source.text().empty()) return real_path(source.path());
   std::string digest = recorded_digest(state, recorded, source);
   if (digest.empty()) {
+    SWAX_TRY(find_text(source.text()));
     SWAX_ASSIGN(BuildOptions options, build_options_for_text(source.name(), source.text()));
     options.progress = progress;
     SWAX_TRY(make_dirs(state.data_folder()));
@@ -98,17 +100,16 @@ std::string nearest_fit(const pb::JobSpec& spec, int64_t available_bytes) {
 
 Status prepare_data(const StateDir& state, const pb::JobSpec* recorded, pb::JobSpec* spec,
                     const std::function<void(const std::string& source, int64_t bytes)>& progress) {
-  for (pb::DataSource& source : *spec->mutable_data()->mutable_sources()) {
-    const std::string context = "data source " + source.name();
+  for (int i = 0; i < spec->data().sources_size(); ++i) {
+    pb::DataSource& source = *spec->mutable_data()->mutable_sources(i);
+    const std::string context = source_field(*spec, i);
     const auto report = [&](int64_t bytes) { progress(source.name(), bytes); };
     const Result<std::string> folder = source_folder(state, recorded, source, report);
     if (!folder.ok()) return folder.status().with_context(context);
     const Result<pb::DatasetManifest> manifest = read_dataset_manifest(*folder);
     if (!manifest.ok()) return manifest.status().with_context(context);
-    if (manifest->vocab_size() > spec->model().vocab_size())
-      return invalid_argument(
-          context + ": model.vocab_size=" + to_text(uint64_t{spec->model().vocab_size()}) +
-          " must be at least " + to_text(uint64_t{manifest->vocab_size()}));
+    if (const auto problem = dataset_problem(*spec, i, *manifest))
+      return invalid_argument(problem->text());
     source.set_digest(manifest->digest());
     if (source.text().empty()) source.set_path(*folder);
   }

@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "jobs/spec_place.h"
 #include "ops/cli/output.h"
 #include "proto/base/files.h"
 #include "proto/base/text.h"
@@ -52,7 +53,8 @@ Result<std::vector<SpecOverride>> spec_overrides(const Args& args) {
 }
 
 std::optional<pb::JobSpec> load_spec_file(const std::string& path,
-                                          const std::vector<SpecOverride>& overrides) {
+                                          const std::vector<SpecOverride>& overrides,
+                                          const SpecCheck& check) {
   const Result<std::string> text = read_spec_text(path);
   if (!text.ok()) {
     print_diagnostic(text.status().message());
@@ -61,6 +63,13 @@ std::optional<pb::JobSpec> load_spec_file(const std::string& path,
   SpecResult result = load_spec(*text, path, overrides);
   // load_spec shows at most kSpecProblemsShown + 1 problems, each of one line.
   for (const SpecProblem& problem : result.problems) print_diagnostic(problem.text());
+  if (!result.ok()) return std::nullopt;
+  if (!check) return std::move(result.spec);
+  result.problems = check(result.spec);
+  for (SpecProblem& problem : result.problems) {
+    problem.where = spec_place(*text, path, overrides, problem.field);
+    print_diagnostic(problem.text());
+  }
   if (!result.ok()) return std::nullopt;
   return std::move(result.spec);
 }

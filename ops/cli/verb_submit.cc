@@ -9,6 +9,7 @@
 #include "ops/cli/client_job.h"
 #include "ops/cli/client_session.h"
 #include "ops/cli/client_verbs.h"
+#include "ops/cli/data_check.h"
 #include "ops/cli/output.h"
 #include "ops/cli/spec_file.h"
 #include "proto/base/files.h"
@@ -32,7 +33,8 @@ std::string absolute_path(const std::string& path) {
 // from here is known by its digest from now on; one that a worker builds from a text is not yet,
 // and its digest stays empty until the ranks know it.
 Status fix_sources(pb::JobSpec* spec) {
-  for (pb::DataSource& source : *spec->mutable_data()->mutable_sources()) {
+  for (int i = 0; i < spec->data().sources_size(); ++i) {
+    pb::DataSource& source = *spec->mutable_data()->mutable_sources(i);
     if (source.text().starts_with(kFileText)) {
       const std::string path = source.text().substr(kFileText.size());
       source.set_text(std::string(kFileText) + absolute_path(path));
@@ -40,9 +42,12 @@ Status fix_sources(pb::JobSpec* spec) {
     if (source.path().empty()) continue;
     source.set_path(absolute_path(source.path()));
     const Result<pb::DatasetManifest> manifest = read_dataset_manifest(source.path());
-    if (manifest.ok()) source.set_digest(manifest->digest());
     if (!manifest.ok() && manifest.status().code() != Code::kNotFound)
-      return manifest.status().with_context("data source " + source.name());
+      return manifest.status().with_context(source_field(*spec, i));
+    if (!manifest.ok()) continue;
+    if (const auto problem = dataset_problem(*spec, i, *manifest))
+      return invalid_argument(problem->text());
+    source.set_digest(manifest->digest());
   }
   return ok();
 }

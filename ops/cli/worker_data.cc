@@ -1,5 +1,6 @@
 #include "ops/cli/worker_data.h"
 
+#include "ops/cli/data_check.h"
 #include "proto/base/files.h"
 #include "proto/base/ids.h"
 #include "proto/base/text.h"
@@ -40,16 +41,16 @@ Result<std::string> source_folder(const pb::DataSource& source, const std::strin
   return join_path(data, built.digest());
 }
 
-Status check_source(const pb::JobSpec& spec, const std::string& folder, pb::DataSource* source) {
+Status check_source(const std::string& folder, int index, pb::JobSpec* spec) {
+  pb::DataSource* const source = spec->mutable_data()->mutable_sources(index);
   SWAX_ASSIGN(const pb::DatasetManifest manifest, read_dataset_manifest(folder));
   if (!source->digest().empty() && manifest.digest() != source->digest())
     return failed_precondition("the data set in " + printable(folder, 400) + " is " +
                                manifest.digest() + ", the job began with " +
                                printable(source->digest(), 40));
   source->set_digest(manifest.digest());
-  if (manifest.vocab_size() <= spec.model().vocab_size()) return ok();
-  return invalid_argument("model.vocab_size=" + to_text(uint64_t{spec.model().vocab_size()}) +
-                          " must be at least " + to_text(uint64_t{manifest.vocab_size()}));
+  const auto problem = dataset_problem(*spec, index, manifest);
+  return problem ? invalid_argument(problem->text()) : ok();
 }
 
 }  // namespace
@@ -57,12 +58,13 @@ Status check_source(const pb::JobSpec& spec, const std::string& folder, pb::Data
 Result<std::vector<std::string>> worker_data_folders(pb::JobSpec* spec, const AttemptPaths& paths) {
   std::vector<std::string> folders;
   const pb::Data known = known_sources(paths);
-  for (pb::DataSource& source : *spec->mutable_data()->mutable_sources()) {
+  for (int i = 0; i < spec->data().sources_size(); ++i) {
+    pb::DataSource& source = *spec->mutable_data()->mutable_sources(i);
     const std::string context = "data source " + source.name();
     take_known_digest(known, &source);
     const Result<std::string> folder = source_folder(source, paths.data);
     if (!folder.ok()) return folder.status().with_context(context);
-    const Status good = check_source(*spec, *folder, &source);
+    const Status good = check_source(*folder, i, spec);
     if (!good.ok()) return good.with_context(context);
     folders.push_back(*folder);
   }

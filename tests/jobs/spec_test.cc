@@ -12,6 +12,7 @@
 #include "jobs/model_shape.h"
 #include "jobs/schedule.h"
 #include "jobs/spec_fields.h"
+#include "jobs/spec_place.h"
 #include "proto/base/rng.h"
 #include "proto/base/text.h"
 #include "tests/jobs/job_specs.h"
@@ -48,6 +49,18 @@ TEST(Spec, DefaultsAreFilled) {
   EXPECT_TRUE(spec.checkpoint().enable());
   EXPECT_EQ(spec.checkpoint().interval(), 100U);
   EXPECT_EQ(spec.fault_tolerance().max_restarts(), 20U);
+}
+
+TEST(Spec, PlacesOfFields) {
+  const std::string text = test::minimal_text();
+  const auto place = [&](const std::string& field) {
+    return spec_place(text, "job.toml", {{"data.sources[0].name", "t"}}, field);
+  };
+  EXPECT_EQ(place("job.name"), "job.toml:3");
+  EXPECT_EQ(place("data.sources[0].text"), "job.toml:26");
+  EXPECT_EQ(place("data.sources[0].name"), "--set data.sources[0].name");
+  EXPECT_EQ(place("data.sources[0].path"), "job.toml:24");  // not given: its section
+  EXPECT_EQ(place("debug.hash_every"), "job.toml");
 }
 
 TEST(Spec, GivenZeroIsNotReplacedByTheDefault) {

@@ -11,6 +11,7 @@
 
 #include "proto/base/files.h"
 #include "tests/jobs/bad_specs.h"
+#include "tests/jobs/spec_texts.h"
 #include "tests/ops/cli_process.h"
 #include "tests/proto/scratch_dir.h"
 
@@ -76,6 +77,48 @@ TEST(BadSpecs, EachIsRefusedByValidateAndRun) {
     ++tried;
   }
   EXPECT_GE(tried, 60);
+}
+
+// What only `run` can see: `validate` looks at the spec alone.
+TEST(MissingData, IsRefusedByRunWithTheLineAndNothingIsCreated) {
+  struct Row {
+    std::string by, message;
+  };
+  const std::vector<Row> rows = {
+      {"path = \"/nonexistent/rv\"",
+       "job.toml:26: data.sources[0].path: /nonexistent/rv does not exist"},
+      {"path = \"job.toml\"", "job.toml:26: data.sources[0].path: "},
+      {"path = \"folder\"", "job.toml:26: data.sources[0].path: "},
+      {"text = \"file:/nonexistent/x\"",
+       "job.toml:26: data.sources[0].text: /nonexistent/x does not exist"},
+      {"text = \"file:no/such.txt\"",
+       "job.toml:26: data.sources[0].text: no/such.txt does not exist"},
+      {"text = \"file:folder\"",
+       "job.toml:26: data.sources[0].text: folder is a folder, not a text"},
+      {"text = \"file:job.toml\"\n[[data.sources]]\nname = \"t\"\npath = \"gone\"",
+       "job.toml:29: data.sources[1].path: gone does not exist"}};
+  for (const Row& row : rows) {
+    SCOPED_TRACE(row.by);
+    const ScratchDir dir;
+    ASSERT_EQ(::mkdir((dir / "folder").c_str(), 0755), 0);
+    write_text(dir / "job.toml", test::minimal_with("text = \"debian:kjv\"", row.by));
+    const std::vector<std::string> before = test::tree_of(dir.path());
+    const Finished finished = test::run_swax(dir.path(), {"run", "job.toml"});
+    expect_refused(finished, "run");
+    EXPECT_THAT(finished.err, HasSubstr(row.message));
+    EXPECT_EQ(test::tree_of(dir.path()), before);
+  }
+}
+
+TEST(MissingData, AValueOfTheCommandLineIsNamedByItsOption) {
+  const ScratchDir dir;
+  write_text(dir / "job.toml", test::minimal_text());
+  const std::vector<std::string> set = {"--set", "data.sources[0].text=file:/nonexistent/x"};
+  const Finished finished = test::run_swax(dir.path(), {"run", "job.toml", set[0], set[1]});
+  expect_refused(finished, "run");
+  EXPECT_THAT(finished.err, HasSubstr("--set data.sources[0].text: /nonexistent/x does not exist"));
+  EXPECT_THAT(test::tree_of(dir.path()), ElementsAre("job.toml"));
+  EXPECT_EQ(test::run_swax(dir.path(), {"validate", "job.toml", set[0], set[1]}).exit_code, 0);
 }
 
 TEST(BadSpecFiles, WhatIsNoRegularSmallFileIsRefused) {

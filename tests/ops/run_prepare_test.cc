@@ -81,7 +81,13 @@ TEST(RunData, NamesTheSourceThatIsMissing) {
   const auto ignore = [](const std::string&, int64_t) {};
   const Status data = prepare_data(StateDir(dir.path()), nullptr, &spec, ignore);
   ASSERT_FALSE(data.ok());
-  EXPECT_NE(data.message().find("data source kjv"), std::string::npos) << data.message();
+  EXPECT_NE(data.message().find("data.sources[0].path: "), std::string::npos) << data.message();
+  source.clear_path();
+  source.set_text("file:" + (dir / "nothing"));
+  const Status text = prepare_data(StateDir(dir / "state"), nullptr, &spec, ignore);
+  EXPECT_EQ(text.code(), Code::kNotFound);
+  EXPECT_NE(text.message().find("data.sources[0].text: "), std::string::npos) << text.message();
+  EXPECT_FALSE(path_exists(dir / "state"));
 }
 
 }  // namespace

@@ -19,6 +19,7 @@
 #include "proto/base/text.h"
 #include "storage/shard_catalog.h"
 #include "worker/data/import.h"
+#include "worker/data/import_kjv.h"
 #include "worker/data/split_writer.h"
 
 namespace swax {
@@ -184,6 +185,17 @@ Result<pb::DatasetManifest> build_dataset(const BuildOptions& options,
     }
   }
   return built;
+}
+
+Status find_text(const std::string& text) {
+  SWAX_ASSIGN(const BuildOptions options, build_options_for_text("", text));
+  const std::string& input = options.inputs.front();
+  if (input == kKjvInput) return find_bible();
+  const std::string shown = printable(input, 200);
+  if (!path_exists(input)) return not_found(shown + " does not exist");
+  if (is_directory(input)) return invalid_argument(shown + " is a folder, not a text");
+  if (faccessat(AT_FDCWD, input.c_str(), R_OK, AT_EACCESS) == 0) return ok();
+  return failed_precondition(shown + ": " + std::generic_category().message(errno));
 }
 
 Result<BuildOptions> build_options_for_text(const std::string& name, const std::string& text) {

@@ -39,6 +39,10 @@ struct BuildOptions {
 Result<pb::DatasetManifest> build_dataset(const BuildOptions& options,
                                           const std::string& store_data_folder);
 
+// Whether what a spec source's text names is there, without reading it. kNotFound: no such file or
+// program; kInvalidArgument: a folder, or no text at all; kFailedPrecondition: it may not be read.
+Status find_text(const std::string& text);
+
 // The options of a spec source's text = "debian:kjv" | "file:PATH".
 Result<BuildOptions> build_options_for_text(const std::string& name, const std::string& text);
 

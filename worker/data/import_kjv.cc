@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdlib>
 #include <system_error>
 #include <vector>
 
@@ -21,6 +22,12 @@ namespace {
 
 constexpr int kSilenceMsMax = 60'000;  // the whole text takes 0.05 s
 constexpr size_t kLineBytesMax = 64 * 1024;
+
+Status no_bible() {
+  return not_found(
+      "program 'bible' not found: apt-get install --no-install-recommends "
+      "bible-kjv bible-kjv-text");
+}
 
 std::string error_text(int error) { return std::generic_category().message(error); }
 
@@ -48,11 +55,7 @@ class BibleProcess {
     const int error = spawn(write_end.get());
     if (error == 0) return ok();
     pid_ = 0;
-    if (error == ENOENT) {
-      return not_found(
-          "program 'bible' not found: apt-get install --no-install-recommends "
-          "bible-kjv bible-kjv-text");
-    }
+    if (error == ENOENT) return no_bible();
     return internal_error("start 'bible': " + error_text(error));
   }
 
@@ -176,6 +179,15 @@ Status KjvCutter::finish() {
                      to_text(kKjvChapters));
   }
   return sink_.end_document();
+}
+
+Status find_bible() {
+  const char* path = std::getenv("PATH");
+  for (const std::string_view folder : split(path != nullptr ? path : "/bin:/usr/bin", ':')) {
+    const std::string program = join_path(folder.empty() ? "." : folder, "bible");
+    if (!is_directory(program) && access(program.c_str(), X_OK) == 0) return ok();
+  }
+  return no_bible();
 }
 
 Status import_kjv(DocumentSink& sink, const std::function<void(int64_t bytes)>& after_piece) {

@@ -34,6 +34,9 @@ class KjvCutter {
   int chapters_ = 0;
 };
 
+// kNotFound with the apt-get line when the program is missing.
+Status find_bible();
+
 // Runs `bible`. `after_piece` gets the bytes read so far.
 Status import_kjv(DocumentSink& sink, const std::function<void(int64_t bytes)>& after_piece);
 
