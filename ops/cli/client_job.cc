@@ -130,6 +130,8 @@ std::string job_text(const pb::JobStatus& job, const pb::EventRecord* last) {
   }
   if (const auto bpb = reported(job.validation_bpb_bits()))
     text += text_row("validation", fixed_text(*bpb, 4) + " bits per byte");
+  else if (job.state() == "SUCCEEDED")
+    text += text_row("validation", "none: too little held-out text");
   if (job.tokens_per_s() > 0)
     text += text_row("speed", group_digits(static_cast<int64_t>(job.tokens_per_s())) + " tokens/s");
   if (job.ranks_size() > 0) text += text_row("ranks", places_text(job));

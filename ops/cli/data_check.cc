@@ -1,5 +1,7 @@
 #include "ops/cli/data_check.h"
 
+#include <algorithm>
+
 #include "proto/base/files.h"
 #include "proto/base/text.h"
 #include "storage/shard_catalog.h"
@@ -8,9 +10,18 @@
 namespace swax {
 namespace {
 
-SpecProblem problem_of(std::string field, std::string message) {
-  return {.where = "", .field = std::move(field), .message = std::move(message)};
+SpecProblem problem_of(std::string field, std::string message, bool warning = false) {
+  return {
+      .where = "", .field = std::move(field), .message = std::move(message), .warning = warning};
 }
+
+int64_t tokens_of(const pb::DatasetManifest& manifest, std::string_view split) {
+  for (const pb::SplitInfo& info : manifest.splits())
+    if (info.name() == split) return static_cast<int64_t>(info.tokens());
+  return 0;
+}
+
+int64_t seq_len_of(const pb::JobSpec& spec) { return int64_t{spec.training().seq_len()}; }
 
 std::optional<SpecProblem> source_problem(const pb::JobSpec& spec, int index) {
   const pb::DataSource& source = spec.data().sources(index);
@@ -48,7 +59,26 @@ std::optional<SpecProblem> dataset_problem(const pb::JobSpec& spec, int source,
                                               " is too small for " + source_field(spec, source) +
                                               "; nearest valid value is " +
                                               to_text(uint64_t{manifest.vocab_size()}));
-  return std::nullopt;
+  const int64_t tokens = tokens_of(manifest, "train");
+  if (tokens > seq_len_of(spec)) return std::nullopt;
+  std::string message = to_text(seq_len_of(spec)) + " is too long for " +
+                        source_field(spec, source) + ", which has " + group_digits(tokens) +
+                        " training tokens: it must have seq_len + 1";
+  if (tokens > 1) message += "; nearest valid value is " + to_text(tokens - 1);
+  return problem_of("training.seq_len", std::move(message));
+}
+
+std::optional<SpecProblem> held_out_problem(const pb::JobSpec& spec,
+                                            const std::vector<pb::DatasetManifest>& manifests) {
+  int64_t most = 0;
+  for (const pb::DatasetManifest& manifest : manifests)
+    most = std::max(most, tokens_of(manifest, "validation"));
+  if (most > seq_len_of(spec)) return std::nullopt;
+  std::string message = "the held-out text has " + group_digits(most) +
+                        " tokens, fewer than seq_len + 1 = " + to_text(seq_len_of(spec) + 1) +
+                        ": validation has nothing to score and reports nothing";
+  if (most > 1) message += "; the nearest value that leaves it a window is " + to_text(most - 1);
+  return problem_of("training.seq_len", std::move(message), true);
 }
 
 }  // namespace swax

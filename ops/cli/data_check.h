@@ -1,4 +1,4 @@
-// What of a job's data can be told before anything is created. Reads files, writes
+// What of a job's data and of its begin can be told before anything is created. Reads files, writes
 // none. Problems have their field; `where` is empty (spec_place of jobs knows it).
 // Threads: one.
 #pragma once
@@ -19,8 +19,13 @@ std::string source_field(const pb::JobSpec& spec, int source);
 // known when it is built.
 std::vector<SpecProblem> source_problems(const pb::JobSpec& spec);
 
-// Why the data set cannot be the spec's source: its tokens need a larger vocabulary.
+// Why the data set cannot be the spec's source: its tokens need a larger vocabulary, or its
+// training tokens are fewer than a window and its last target, seq_len + 1.
 std::optional<SpecProblem> dataset_problem(const pb::JobSpec& spec, int source,
                                            const pb::DatasetManifest& manifest);
+
+// A warning when no source's held-out text has a window: validation would have nothing to score.
+std::optional<SpecProblem> held_out_problem(const pb::JobSpec& spec,
+                                            const std::vector<pb::DatasetManifest>& manifests);
 
 }  // namespace swax

@@ -100,6 +100,7 @@ std::string nearest_fit(const pb::JobSpec& spec, int64_t available_bytes) {
 
 Status prepare_data(const StateDir& state, const pb::JobSpec* recorded, pb::JobSpec* spec,
                     const std::function<void(const std::string& source, int64_t bytes)>& progress) {
+  std::vector<pb::DatasetManifest> manifests;
   for (int i = 0; i < spec->data().sources_size(); ++i) {
     pb::DataSource& source = *spec->mutable_data()->mutable_sources(i);
     const std::string context = source_field(*spec, i);
@@ -112,7 +113,9 @@ Status prepare_data(const StateDir& state, const pb::JobSpec* recorded, pb::JobS
       return invalid_argument(problem->text());
     source.set_digest(manifest->digest());
     if (source.text().empty()) source.set_path(*folder);
+    manifests.push_back(*manifest);
   }
+  if (const auto problem = held_out_problem(*spec, manifests)) print_message(problem->text());
   return ok();
 }
 

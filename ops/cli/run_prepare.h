@@ -15,9 +15,9 @@
 namespace swax {
 
 // Builds what a source's text asks for (once; `recorded` says what the state's run built before),
-// reads manifests, makes paths absolute and writes the digests into `spec`. kInvalidArgument,
-// kNotFound, kDataLoss name the field; all are the user's to mend (exit code 2). progress: bytes
-// of text read so far.
+// reads manifests, makes paths absolute and writes the digests into `spec`. Says on stderr when no
+// held-out text is long enough for validation. kInvalidArgument, kNotFound, kDataLoss name the
+// field; all are the user's to mend (exit code 2). progress: bytes of text read so far.
 Status prepare_data(const StateDir& state, const pb::JobSpec* recorded, pb::JobSpec* spec,
                     const std::function<void(const std::string& source, int64_t bytes)>& progress);
 

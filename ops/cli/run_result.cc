@@ -55,6 +55,8 @@ std::string run_summary_text(const StateDir& state, const RunInfo& run) {
     text += row("loss", fixed_text(*loss, 4) + " nats per token");
   if (const auto bpb = reported(run.validation_bpb_bits))
     text += row("validation", fixed_text(*bpb, 4) + " bits per byte");
+  else if (run.state == "SUCCEEDED")
+    text += row("validation", "none: too little held-out text");
   if (!run.digest.empty()) text += row("digest", run.digest);
   if (run.tokens_per_s > 0.0)
     text += row("speed", group_digits(static_cast<int64_t>(run.tokens_per_s)) + " tokens/s");

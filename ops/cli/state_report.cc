@@ -100,6 +100,14 @@ std::string step_text(const pb::StepRecord& step) {
          to_text(uint64_t{step.window()}) + ", learning rate " + to_text(step.lr());
 }
 
+std::string validation_text(const RunReport& report) {
+  if (!report.last_validation)
+    return report.view.run.state == "SUCCEEDED" ? "none: too little held-out text" : "none yet";
+  return fixed_text(std::bit_cast<double>(report.last_validation->bpb_bits()), 4) +
+         " bits a byte at step " +
+         group_digits(static_cast<int64_t>(report.last_validation->step()));
+}
+
 std::string checkpoint_text(const RunReport& report, int64_t now_ms) {
   if (!report.last_checkpoint) return "none yet";
   const CheckpointEntry& last = *report.last_checkpoint;
@@ -143,11 +151,7 @@ std::string run_text(const RunReport& report, int64_t now_ms) {
   text += line("progress", progress_text(report));
   if (report.last_step) text += line("loss", step_text(*report.last_step));
   if (report.tokens_per_s > 0) text += line("speed", speed_text(report));
-  if (report.last_validation)
-    text += line("validation",
-                 fixed_text(std::bit_cast<double>(report.last_validation->bpb_bits()), 4) +
-                     " bits a byte at step " +
-                     group_digits(static_cast<int64_t>(report.last_validation->step())));
+  text += line("validation", validation_text(report));
   text += line("checkpoint", checkpoint_text(report, now_ms));
   text += line("attempts", attempts_text(run));
   if (!run.digest.empty()) text += line("digest", run.digest);

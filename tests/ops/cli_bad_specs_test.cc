@@ -121,6 +121,27 @@ TEST(MissingData, AValueOfTheCommandLineIsNamedByItsOption) {
   EXPECT_EQ(test::run_swax(dir.path(), {"validate", "job.toml", set[0], set[1]}).exit_code, 0);
 }
 
+TEST(ShortData, IsRefusedByRunWithTheLineAndNothingIsCreated) {
+  const ScratchDir dir;
+  write_text(dir / "text.txt", "ten  bytes");  // and the end of the document: 11 tokens
+  const Finished built = test::run_swax(
+      dir.path(),
+      {"data", "build", "--name", "s", "--out", "data", "--validation-fraction", "0", "text.txt"});
+  ASSERT_EQ(built.exit_code, 0) << built.err;
+  for (const std::string& path : test::tree_of(dir.path())) {
+    if (!is_directory(dir / path) || parent_path(path) != "data") continue;
+    write_text(dir / "job.toml",
+               test::minimal_with("text = \"debian:kjv\"", "path = \"" + path + "\""));
+  }
+  const std::vector<std::string> before = test::tree_of(dir.path());
+  const Finished finished = test::run_swax(dir.path(), {"run", "job.toml"});
+  expect_refused(finished, "run");
+  EXPECT_THAT(finished.err, HasSubstr("job.toml:20: training.seq_len: 32 is too long for "
+                                      "data.sources[0].path, which has 11 training tokens"));
+  EXPECT_THAT(finished.err, HasSubstr("nearest valid value is 10"));
+  EXPECT_EQ(test::tree_of(dir.path()), before);
+}
+
 TEST(BadSpecFiles, WhatIsNoRegularSmallFileIsRefused) {
   const ScratchDir dir;
   ASSERT_EQ(::mkdir((dir / "folder").c_str(), 0755), 0);

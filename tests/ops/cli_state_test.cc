@@ -50,6 +50,7 @@ TEST(Status, TellsWhatARunDoesAndWhatToDo) {
   EXPECT_THAT(text.out, HasSubstr("restarts 1"));
   EXPECT_THAT(text.out, HasSubstr("attempt_started: 1 rank: 1 on local"));
   EXPECT_THAT(text.out, HasSubstr("the checkpoint of step 40"));
+  EXPECT_THAT(text.out, HasSubstr("validation   none yet"));
   EXPECT_THAT(text.out, Not(HasSubstr("\x1b")));  // no colours into a pipe
   const Finished json = run_swax(dir.path(), {"status", "--state=run", "-o", "json"});
   EXPECT_THAT(json.out, HasSubstr("\"checkpoint_step\": 40"));

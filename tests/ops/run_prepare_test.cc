@@ -49,7 +49,7 @@ TEST(RunMemory, KnowsWhatIsAvailable) {
 TEST(RunData, BuildsATextOnce) {
   const ScratchDir dir;
   ASSERT_TRUE(write_atomic(dir / "text.txt", "In the beginning.\n\nAnd the earth.\n\n").ok());
-  pb::JobSpec spec = micro_spec();
+  pb::JobSpec spec = micro_spec({{.path = "training.seq_len", .value = "16"}});
   pb::DataSource& source = *spec.mutable_data()->mutable_sources(0);
   source.set_text("file:" + (dir / "text.txt"));
   const StateDir state(dir / "state");
@@ -88,6 +88,55 @@ TEST(RunData, NamesTheSourceThatIsMissing) {
   EXPECT_EQ(text.code(), Code::kNotFound);
   EXPECT_NE(text.message().find("data.sources[0].text: "), std::string::npos) << text.message();
   EXPECT_FALSE(path_exists(dir / "state"));
+}
+
+// A text of some documents; which are held out is a function of them.
+pb::JobSpec text_spec(const ScratchDir& dir, int documents) {
+  std::string text;
+  for (int i = 0; i < documents; ++i) text += "document " + std::to_string(i) + "\n\n";
+  EXPECT_TRUE(write_atomic(dir / "text.txt", text).ok());
+  pb::JobSpec spec = micro_spec();
+  spec.mutable_data()->mutable_sources(0)->set_text("file:" + (dir / "text.txt"));
+  return spec;
+}
+
+std::string said_by_prepare(const ScratchDir& dir, pb::JobSpec spec, Status* status) {
+  testing::internal::CaptureStderr();
+  const auto ignore = [](const std::string&, int64_t) {};
+  *status = prepare_data(StateDir(dir / "state"), nullptr, &spec, ignore);
+  return testing::internal::GetCapturedStderr();
+}
+
+TEST(RunData, RefusesATextThatIsShorterThanAWindow) {
+  const ScratchDir dir;
+  pb::JobSpec spec = text_spec(dir, 3);  // of 10 bytes and EOD; one is held out
+  Status status;
+  for (const uint32_t seq_len : {256U, 22U}) {
+    spec.mutable_training()->set_seq_len(seq_len);
+    said_by_prepare(dir, spec, &status);
+    EXPECT_EQ(status.code(), Code::kInvalidArgument);
+    EXPECT_EQ(status.message(),
+              "training.seq_len: " + std::to_string(seq_len) +
+                  " is too long for data.sources[0].text, which has 22 training tokens: it must "
+                  "have seq_len + 1; nearest valid value is 21");
+  }
+  spec.mutable_training()->set_seq_len(21);
+  said_by_prepare(dir, spec, &status);
+  EXPECT_TRUE(status.ok()) << status.to_string();
+}
+
+TEST(RunData, WarnsWhereThereIsNothingToValidate) {
+  const ScratchDir dir;
+  pb::JobSpec spec = text_spec(dir, 200);
+  Status status;
+  spec.mutable_training()->set_seq_len(1000);
+  const std::string warning = said_by_prepare(dir, spec, &status);
+  EXPECT_TRUE(status.ok()) << status.to_string();
+  EXPECT_NE(warning.find("warning: training.seq_len: the held-out text has "), std::string::npos)
+      << warning;
+  spec.mutable_training()->set_seq_len(8);
+  EXPECT_EQ(said_by_prepare(dir, spec, &status), "");
+  EXPECT_TRUE(status.ok()) << status.to_string();
 }
 
 }  // namespace

@@ -40,6 +40,19 @@ TEST(RunResult, HasTheShortestNumbersThatReadBack) {
   EXPECT_EQ(exit_code_of_run(run), 10);
 }
 
+// No text has 0 bits per byte: zero bits stand for "nothing was scored".
+TEST(RunResult, SaysThatNothingWasValidated) {
+  const ScratchDir dir;
+  RunInfo run;
+  run.spec.mutable_job()->set_name("n");
+  run.state = "SUCCEEDED";
+  const StateDir state(dir.path());
+  EXPECT_NE(run_summary_text(state, run).find("\nvalidation    none"), std::string::npos);
+  run.validation_bpb_bits = std::bit_cast<uint64_t>(2.5);
+  EXPECT_NE(run_summary_text(state, run).find("\nvalidation    2.5000 bits per byte\n"),
+            std::string::npos);
+}
+
 TEST(RunResult, GivesTheJobsExitCode) {
   RunInfo run;
   run.state = "SUCCEEDED";

@@ -196,5 +196,21 @@ TEST(Reporter, ARunIsInItsLog) {
   }
 }
 
+// A value of nothing would look like a perfect one.
+TEST(Report, WithoutAHeldOutWindowNothingIsValidated) {
+  const TrainData little(3, 200);  // none of so few documents is held out
+  const pb::JobSpec spec = micro_spec(little, {{"training.steps", "3"}, {"validation.freq", "2"}});
+  GroupOptions options;
+  options.ranks = 2;
+  const GroupRun run = run_group(spec, little, options);
+  ASSERT_TRUE(run.agreed());
+  const std::vector<std::string> wanted = {"load", "warmup", "train", "save", "leaving"};
+  for (const RankRun& rank : run.ranks) {
+    EXPECT_EQ(rank.phases, wanted);
+    EXPECT_TRUE(rank.validations.empty());
+    EXPECT_EQ(rank.outcome.validation_bpb, 0.0);  // stands for "never reported"
+  }
+}
+
 }  // namespace
 }  // namespace swax::test

@@ -47,10 +47,11 @@ Result<std::string> Trainer::digest() {
 }
 
 // Window i goes to rank i mod W; scores are added in window order, so the value does not depend on
-// the number of ranks.
+// the number of ranks. Without a window nothing is reported.
 Status Trainer::validate_state(bool final) {
-  phase("validate");
   const int64_t all = source_->validation_windows();
+  if (all == 0) return ok();  // a value of nothing would look like a perfect one
+  phase("validate");
   const int64_t wanted = options_.spec.validation().sequences();
   const int64_t count = final || wanted == 0 ? all : std::min(all, wanted);
   const int ranks = slots_.ranks;
