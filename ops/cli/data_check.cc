@@ -81,4 +81,10 @@ std::optional<SpecProblem> held_out_problem(const pb::JobSpec& spec,
   return problem_of("training.seq_len", std::move(message), true);
 }
 
+std::optional<SpecProblem> start_problem(const pb::JobSpec& spec, const std::string& missing) {
+  if (spec.job().start() != "resume") return std::nullopt;
+  return problem_of("job.start", "\"resume\" needs something to go on from, but " + missing +
+                                     "; nearest valid value is fresh");
+}
+
 }  // namespace swax

@@ -28,4 +28,8 @@ std::optional<SpecProblem> dataset_problem(const pb::JobSpec& spec, int source,
 std::optional<SpecProblem> held_out_problem(const pb::JobSpec& spec,
                                             const std::vector<pb::DatasetManifest>& manifests);
 
+// job.start = "resume" asks for a job that stands already. `missing`: what there is not, "there is
+// no run in runs/x".
+std::optional<SpecProblem> start_problem(const pb::JobSpec& spec, const std::string& missing);
+
 }  // namespace swax

@@ -57,12 +57,17 @@ std::string state_folder(const RunArgs& args, const pb::JobSpec& spec) {
   return args.state_dir.empty() ? default_state_folder(spec.job().name()) : args.state_dir;
 }
 
+std::string no_run_in(const std::string& folder) {
+  return "there is no run in " + printable(folder, 200);
+}
+
 // What keeps a run from beginning, found before a folder is made. A run that stands already knows
 // its data: what it was built from may be gone.
 std::vector<SpecProblem> begin_problems(const RunArgs& args, const pb::JobSpec& spec) {
   const std::string folder = state_folder(args, spec);
   if (may_hold_a_run(StateDir(folder))) return {};
   std::vector<SpecProblem> problems = source_problems(spec);
+  if (auto problem = start_problem(spec, no_run_in(folder))) problems.push_back(*problem);
   return problems;
 }
 
@@ -114,6 +119,10 @@ int run_job(const RunArgs& args, pb::JobSpec spec, const Opened& opened, RunSign
   if (recorded != nullptr && recorded->job().name() != spec.job().name()) {
     print_message("job.name: the run in this folder keeps its name, " + recorded->job().name());
     spec.mutable_job()->set_name(recorded->job().name());
+  }
+  if (recorded == nullptr) {
+    if (const auto problem = start_problem(spec, no_run_in(state.root())))
+      return fail_input(invalid_argument(problem->text()));
   }
   if (const Status s = gather_data(state, recorded, &spec, signals); !s.ok()) return fail_input(s);
   // From here on others write to the log too, below the progress of this terminal.

@@ -19,6 +19,7 @@
 #include "ops/cli/client_events.h"
 #include "ops/cli/client_job.h"
 #include "ops/cli/client_session.h"
+#include "ops/cli/data_check.h"
 #include "ops/cli/job_view.h"
 #include "ops/cli/output.h"
 #include "ops/cli/run_prepare.h"
@@ -155,6 +156,10 @@ class SlurmJobRun {
   }
 
   int submit() {
+    if (const auto problem = start_problem(spec_, "there is no job in " + state_.root())) {
+      print_message(problem->text());
+      return kSlurmConfig;
+    }
     pb::Request request;
     *request.mutable_submit()->mutable_spec() = spec_;
     const pb::Reply reply = session_.read(request);

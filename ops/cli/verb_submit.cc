@@ -52,6 +52,12 @@ Status fix_sources(pb::JobSpec* spec) {
   return ok();
 }
 
+std::vector<SpecProblem> begin_problems(const pb::JobSpec& spec) {
+  const auto problem = start_problem(
+      spec, "a submitted job is new (`swax resume " + spec.job().name() + "` goes on with one)");
+  return problem ? std::vector{*problem} : std::vector<SpecProblem>();
+}
+
 Status fill_plan(pb::SubmitRequest* submit) {
   for (const int ranks : allowed_ranks(submit->spec())) {
     SWAX_ASSIGN(const MemoryPlan plan, plan_memory(submit->spec(), ranks));
@@ -116,7 +122,8 @@ int verb_submit(const Args& args) {
   if (!id.ok()) return fail(id.status());
   const Result<std::vector<SpecOverride>> overrides = spec_overrides(args);
   if (!overrides.ok()) return fail(overrides.status());
-  std::optional<pb::JobSpec> spec = load_spec_file(args.words().front(), *overrides);
+  std::optional<pb::JobSpec> spec =
+      load_spec_file(args.words().front(), *overrides, begin_problems);
   if (!spec) return kExitUsage;
   if (const Status status = fix_sources(&*spec); !status.ok()) {
     print_message(status.message());

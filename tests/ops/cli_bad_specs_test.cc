@@ -79,7 +79,8 @@ TEST(BadSpecs, EachIsRefusedByValidateAndRun) {
   EXPECT_GE(tried, 60);
 }
 
-// What only `run` can see: `validate` looks at the spec alone.
+// What only `run` can see: data that is not there, a run that is not there. `validate` looks at the
+// spec alone.
 TEST(MissingData, IsRefusedByRunWithTheLineAndNothingIsCreated) {
   struct Row {
     std::string by, message;
@@ -140,6 +141,21 @@ TEST(ShortData, IsRefusedByRunWithTheLineAndNothingIsCreated) {
                                       "data.sources[0].path, which has 11 training tokens"));
   EXPECT_THAT(finished.err, HasSubstr("nearest valid value is 10"));
   EXPECT_EQ(test::tree_of(dir.path()), before);
+}
+
+TEST(MissingRun, StartResumeNeedsOne) {
+  const ScratchDir dir;
+  write_text(dir / "job.toml", test::minimal_with("seed = 7", "seed = 7\nstart = \"resume\""));
+  EXPECT_EQ(test::run_swax(dir.path(), {"validate", "job.toml"}).exit_code, 0);
+  const Finished run = test::run_swax(dir.path(), {"run", "job.toml"});
+  expect_refused(run, "run");
+  EXPECT_THAT(run.err, HasSubstr("job.toml:5: job.start: \"resume\" needs something to go on from, "
+                                 "but there is no run in ./runs/a; nearest valid value is fresh"));
+  // Found before anybody asks a coordinator.
+  const Finished submit = test::run_swax(dir.path(), {"submit", "job.toml"});
+  expect_refused(submit, "submit");
+  EXPECT_THAT(submit.err, HasSubstr("job.toml:5: job.start: \"resume\""));
+  EXPECT_THAT(test::tree_of(dir.path()), ElementsAre("job.toml"));
 }
 
 TEST(BadSpecFiles, WhatIsNoRegularSmallFileIsRefused) {
