@@ -87,29 +87,117 @@ struct Four<float> {
 };
 
 constexpr int kCols = 4;           // of one thread
-constexpr int kAhead = 4;          // tokens in flight
+constexpr int kAhead = 4;          // tokens in flight, that go through together
 constexpr int kChunkTokens = 128;  // whose gate gradients lie in shared memory
 template <int kGates>
 constexpr int kBlockThreads = kGates <= 8 ? 512 : 256;
 
-// Forms the gradients of the block's pre-activations and their sums over the block's tokens.
+template <int kGates>
+constexpr int kLanes = kBlockThreads<kGates> / kGates;  // tokens at a time
+
+// Forms the gradients of the block's pre-activations; shared: their sums, kLanes of each gate.
 template <int kGates, typename X, typename W>
-__device__ __forceinline__ void block_slopes(const GatesBackward<X, W>& a, int64_t begin,
-                                             int64_t end, float* shared) {
-  constexpr int kLanes = kBlockThreads<kGates> / kGates;  // tokens at a time
+__device__ __forceinline__ void form_slopes(const GatesBackward<X, W>& a, int64_t begin,
+                                            int64_t end, float* shared) {
   const int gate = static_cast<int>(threadIdx.x) % kGates;
   float sum = 0.0F;
   if (gate < 2 * a.heads) {
-    for (int64_t t = begin + threadIdx.x / kGates; t < end; t += kLanes) {
+    for (int64_t t = begin + threadIdx.x / kGates; t < end; t += kLanes<kGates>) {
       sum += through_cap(a, t, gate);
     }
   }
   shared[threadIdx.x] = sum;
-  __syncthreads();
-  if (static_cast<int>(threadIdx.x) >= 2 * a.heads) return;
-  for (int k = 1; k < kLanes; ++k) sum += shared[k * kGates + gate];
+}
+template <int kGates, typename X, typename W>
+__device__ __forceinline__ void store_bias(const GatesBackward<X, W>& a, const float* shared) {
+  const int gate = static_cast<int>(threadIdx.x);
+  if (gate >= 2 * a.heads) return;
+  float sum = shared[gate];
+  for (int k = 1; k < kLanes<kGates>; ++k) sum += shared[k * kGates + gate];
   a.bias_partial[static_cast<int64_t>(blockIdx.x) * 2 * a.heads + gate] = sum;
 }
+
+// Those of kChunkTokens tokens from `chunk` on, to shared memory.
+template <int kGates, typename X, typename W>
+__device__ __forceinline__ void load_slopes(const GatesBackward<X, W>& a, int64_t chunk,
+                                            int64_t end, float (&d)[kGates][kChunkTokens]) {
+  __syncthreads();  // d was read; the first time: the gradients are written
+  for (int e = static_cast<int>(threadIdx.x); e < kGates * kChunkTokens;
+       e += kBlockThreads<kGates>) {
+    const int64_t t = chunk + e / kGates;
+    const int g = e % kGates;
+    d[g][e / kGates] = t < end && g < 2 * a.heads ? *gate_value(a.di, a.df, a, t, g) : 0.0F;
+  }
+  __syncthreads();
+}
+
+// Four columns of x and dx of kAhead tokens.
+template <typename X>
+struct GateRows {
+  Four<X> x[kAhead];
+  Four<X> dx[kAhead];
+
+  template <typename W>
+  __device__ __forceinline__ void fetch(const GatesBackward<X, W>& a, int64_t t, int64_t end,
+                                        int64_t col) {
+#pragma unroll
+    for (int k = 0; k < kAhead; ++k) {
+      x[k] = {};
+      dx[k] = {};
+      if (col >= a.dim || t + k >= end) continue;
+      x[k] = *reinterpret_cast<const Four<X>*>(a.x + (t + k) * a.x_stride + col);
+      dx[k] = *reinterpret_cast<const Four<X>*>(a.dx + (t + k) * a.dx_stride + col);
+    }
+  }
+};
+
+// Four columns of the weights and their gradients.
+template <int kGates, typename W>
+struct GateColumns {
+  Four<W> w[kGates];
+  float dw[kGates][kCols];
+
+  template <typename X>
+  __device__ __forceinline__ void start(const GatesBackward<X, W>& a, int64_t col) {
+#pragma unroll
+    for (int g = 0; g < kGates; ++g) {
+      w[g] = {};
+      if (col < a.dim && g < 2 * a.heads) {
+        w[g] = *reinterpret_cast<const Four<W>*>(gate_row(a, g) + col);
+      }
+#pragma unroll
+      for (int i = 0; i < kCols; ++i) dw[g][i] = 0.0F;
+    }
+  }
+  // The tokens whose first has the place `at` in d.
+  __device__ __forceinline__ void add(const float (&d)[kGates][kChunkTokens], int64_t at,
+                                      const float (&x)[kAhead][kCols], float (&dx)[kAhead][kCols]) {
+#pragma unroll
+    for (int g = 0; g < kGates; ++g) {
+      const float4 four = *reinterpret_cast<const float4*>(&d[g][at]);
+      const float dg[kAhead] = {four.x, four.y, four.z, four.w};
+      float wg[kCols];
+      w[g].get(wg);
+#pragma unroll
+      for (int k = 0; k < kAhead; ++k) {
+#pragma unroll
+        for (int i = 0; i < kCols; ++i) {
+          dw[g][i] = fmaf(dg[k], x[k][i], dw[g][i]);
+          dx[k][i] = fmaf(dg[k], wg[i], dx[k][i]);
+        }
+      }
+    }
+  }
+  template <typename X>
+  __device__ __forceinline__ void store(const GatesBackward<X, W>& a, int64_t col) const {
+#pragma unroll
+    for (int g = 0; g < kGates; ++g) {
+      if (col >= a.dim || g >= 2 * a.heads) continue;
+      float* out = a.partial + (static_cast<int64_t>(blockIdx.x) * 2 * a.heads + g) * a.dim + col;
+      *reinterpret_cast<float4*>(out) = make_float4(dw[g][0], dw[g][1], dw[g][2], dw[g][3]);
+    }
+  }
+};
 
 template <int kGates, typename X, typename W>
 __global__ void __launch_bounds__(kBlockThreads<kGates>, 1)
@@ -117,83 +205,41 @@ __global__ void __launch_bounds__(kBlockThreads<kGates>, 1)
   constexpr int kBlock = kBlockThreads<kGates>;
   __shared__ __align__(16) float d[kGates][kChunkTokens];
   __shared__ float shared[kBlock];
-  const int64_t gates = 2 * a.heads;
   const int64_t begin = static_cast<int64_t>(blockIdx.x) * a.block_tokens;
   const int64_t end = min(begin + a.block_tokens, a.tokens);
   int64_t col = static_cast<int64_t>(threadIdx.x) * kCols;
-  Four<X> next_x[kAhead];
-  Four<X> next_dx[kAhead];
-  const auto fetch = [&](int64_t t) {
-#pragma unroll
-    for (int k = 0; k < kAhead; ++k) {
-      next_x[k] = {};
-      next_dx[k] = {};
-      if (col >= a.dim || t + k >= end) continue;
-      next_x[k] = *reinterpret_cast<const Four<X>*>(a.x + (t + k) * a.x_stride + col);
-      next_dx[k] = *reinterpret_cast<const Four<X>*>(a.dx + (t + k) * a.dx_stride + col);
-    }
-  };
-  fetch(begin);
-  block_slopes<kGates>(a, begin, end, shared);
+  GateRows<X> next;
+  next.fetch(a, begin, end, col);
+  form_slopes<kGates>(a, begin, end, shared);
   for (; col - static_cast<int64_t>(threadIdx.x) * kCols < a.dim; col += kBlock * kCols) {
-    const bool in = col < a.dim;
-    Four<W> w[kGates];
-    float dw[kGates][kCols] = {};
-#pragma unroll
-    for (int g = 0; g < kGates; ++g) {
-      w[g] = {};
-      if (in && g < gates) w[g] = *reinterpret_cast<const Four<W>*>(gate_row(a, g) + col);
-    }
-    if (col >= kBlock * kCols) fetch(begin);
+    GateColumns<kGates, W> columns;
+    columns.start(a, col);
+    if (col >= kBlock * kCols) next.fetch(a, begin, end, col);
     for (int64_t chunk = begin; chunk < end; chunk += kChunkTokens) {
-      __syncthreads();  // d was read; the first time: the gradients are written
-      for (int e = static_cast<int>(threadIdx.x); e < kGates * kChunkTokens; e += kBlock) {
-        const int64_t t = chunk + e / kGates;
-        const int g = e % kGates;
-        d[g][e / kGates] = t < end && g < gates ? *gate_value(a.di, a.df, a, t, g) : 0.0F;
-      }
-      __syncthreads();
+      load_slopes<kGates>(a, chunk, end, d);
       const int64_t chunk_end = min(chunk + kChunkTokens, end);
       for (int64_t t = chunk; t < chunk_end; t += kAhead) {
         float x[kAhead][kCols];
         float dx[kAhead][kCols];
 #pragma unroll
         for (int k = 0; k < kAhead; ++k) {
-          next_x[k].get(x[k]);
-          next_dx[k].get(dx[k]);
+          next.x[k].get(x[k]);
+          next.dx[k].get(dx[k]);
         }
-        fetch(t + kAhead);
-#pragma unroll
-        for (int g = 0; g < kGates; ++g) {
-          const float4 four = *reinterpret_cast<const float4*>(&d[g][t - chunk]);
-          const float dg[kAhead] = {four.x, four.y, four.z, four.w};
-          float wg[kCols];
-          w[g].get(wg);
-#pragma unroll
-          for (int k = 0; k < kAhead; ++k) {
-#pragma unroll
-            for (int i = 0; i < kCols; ++i) {
-              dw[g][i] = fmaf(dg[k], x[k][i], dw[g][i]);
-              dx[k][i] = fmaf(dg[k], wg[i], dx[k][i]);
-            }
-          }
-        }
+        next.fetch(a, t + kAhead, end, col);
+        columns.add(d, t - chunk, x, dx);
 #pragma unroll
         for (int k = 0; k < kAhead; ++k) {
-          if (!in || t + k >= end) continue;
+          if (col >= a.dim || t + k >= end) continue;
           Four<X> out;
           out.set(dx[k]);
           *reinterpret_cast<Four<X>*>(a.dx + (t + k) * a.dx_stride + col) = out;
         }
       }
     }
-#pragma unroll
-    for (int g = 0; g < kGates; ++g) {
-      if (!in || g >= gates) continue;
-      float* out = a.partial + (static_cast<int64_t>(blockIdx.x) * gates + g) * a.dim + col;
-      *reinterpret_cast<float4*>(out) = make_float4(dw[g][0], dw[g][1], dw[g][2], dw[g][3]);
-    }
+    columns.store(a, col);
   }
+  store_bias<kGates>(a, shared);  // last: nobody waits for it
 }
 
 // Any shape. One block for each run of tokens and gate: gradients of the pre-activations.

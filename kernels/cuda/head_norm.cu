@@ -23,87 +23,113 @@ struct HeadNorm {
 
 constexpr int kHeadWarps = 8;
 
-// kPacks vectors a lane; 0: any size, read again for each pass.
+// One row of a warp, with its address in each tensor.
+template <typename X, typename W>
+struct HeadRow {
+  const X* h;
+  const X* o;
+  const W* w;
+  X* y;
+  int64_t row;  // of mean and rstd
+  int64_t size;
+
+  __device__ __forceinline__ HeadRow(const HeadNorm<X, W>& a, int64_t at) : row(at), size(a.size) {
+    const int64_t t = row / a.heads;
+    const int64_t n = row - t * a.heads;
+    h = a.h + t * a.h_stride + n * size;
+    o = a.o + t * a.o_stride + n * size;
+    w = a.w + n * size;
+    y = a.y + t * a.y_stride + n * size;
+  }
+};
+
+// Any size: the row is read again for each pass.
+template <typename X, typename W>
+__device__ __forceinline__ void head_row_any(const HeadNorm<X, W>& a, const HeadRow<X, W>& r) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const float size = static_cast<float>(r.size);
+  float sum = 0.0F;
+  for (int64_t i = lane; i < r.size; i += kWarp) sum += to_f32(r.h[i]);
+  const float mean = lanes_sum(sum) / size;
+  float square = 0.0F;
+  for (int64_t i = lane; i < r.size; i += kWarp) {
+    const float d = to_f32(r.h[i]) - mean;
+    square = fmaf(d, d, square);
+  }
+  const float rstd = 1.0F / sqrtf(lanes_sum(square) / size + a.eps);
+  if (lane == 0) {
+    a.mean[r.row] = mean;
+    a.rstd[r.row] = rstd;
+  }
+  for (int64_t i = lane; i < r.size; i += kWarp) {
+    const float hat = (to_f32(r.h[i]) - mean) * rstd;
+    from_f32(r.y + i, sigmoid_of<X>(to_f32(r.o[i])).value * (hat * to_f32(r.w[i])));
+  }
+}
+
+__device__ __forceinline__ float sum_of(const float (&x)[kVec]) {
+  return ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7]));
+}
+
+// The row in registers, kPacks vectors a lane.
+template <int kPacks, typename X, typename W>
+__device__ __forceinline__ void head_row(const HeadNorm<X, W>& a, const HeadRow<X, W>& r) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const auto col = [&](int p) { return static_cast<int64_t>(p * kWarp + lane) * kVec; };
+  const float size = static_cast<float>(r.size);
+  float v[kPacks][kVec];
+  Pack<X> gate[kPacks];
+  float sums[kVec] = {};
+#pragma unroll
+  for (int p = 0; p < kPacks; ++p) {
+    load8<true>(r.h, col(p), r.size, v[p]);
+    gate[p] = load_packed(r.o, col(p), r.size);
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) sums[i] += v[p][i];
+  }
+  const float mean = lanes_sum(sum_of(sums)) / size;
+  float squares[kVec] = {};
+#pragma unroll
+  for (int p = 0; p < kPacks; ++p) {
+    const bool in = col(p) < r.size;
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) {
+      const float d = in ? v[p][i] - mean : 0.0F;
+      squares[i] = fmaf(d, d, squares[i]);
+    }
+  }
+  const float rstd = 1.0F / sqrtf(lanes_sum(sum_of(squares)) / size + a.eps);
+  if (lane == 0) {
+    a.mean[r.row] = mean;
+    a.rstd[r.row] = rstd;
+  }
+#pragma unroll
+  for (int p = 0; p < kPacks; ++p) {
+    if (col(p) >= r.size) continue;
+    float vo[kVec];
+    float vw[kVec];
+    float out[kVec];
+    unpack(gate[p], vo);
+    unpack(read_pack(r.w + col(p)), vw);
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) {
+      out[i] = sigmoid_of<X>(vo[i]).value * (((v[p][i] - mean) * rstd) * vw[i]);
+    }
+    store8<true>(r.y, col(p), r.size, out);
+  }
+}
+
+// kPacks 0: any size.
 template <typename X, typename W, int kPacks>
 __global__ void __launch_bounds__(kHeadWarps* kWarp, kPacks == 4 ? 2 : 4)
     head_norm_rows(HeadNorm<X, W> a) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int64_t row = static_cast<int64_t>(blockIdx.x) * kHeadWarps + threadIdx.x / kWarp;
   if (row >= a.tokens * a.heads) return;
-  const int64_t t = row / a.heads;
-  const int64_t n = row - t * a.heads;
-  const X* h = a.h + t * a.h_stride + n * a.size;
-  const X* o = a.o + t * a.o_stride + n * a.size;
-  const W* w = a.w + n * a.size;
-  X* y = a.y + t * a.y_stride + n * a.size;
-  const float size = static_cast<float>(a.size);
+  const HeadRow<X, W> r(a, row);
   if constexpr (kPacks == 0) {
-    float sum = 0.0F;
-    for (int64_t i = lane; i < a.size; i += kWarp) sum += to_f32(h[i]);
-    const float mean = lanes_sum(sum) / size;
-    float square = 0.0F;
-    for (int64_t i = lane; i < a.size; i += kWarp) {
-      const float d = to_f32(h[i]) - mean;
-      square = fmaf(d, d, square);
-    }
-    const float rstd = 1.0F / sqrtf(lanes_sum(square) / size + a.eps);
-    if (lane == 0) {
-      a.mean[row] = mean;
-      a.rstd[row] = rstd;
-    }
-    for (int64_t i = lane; i < a.size; i += kWarp) {
-      const float hat = (to_f32(h[i]) - mean) * rstd;
-      from_f32(y + i, sigmoid_of<X>(to_f32(o[i])).value * (hat * to_f32(w[i])));
-    }
+    head_row_any(a, r);
   } else {
-    float v[kPacks][kVec];
-    Pack<X> gate[kPacks];
-    float sums[kVec] = {};
-#pragma unroll
-    for (int p = 0; p < kPacks; ++p) {
-      const int64_t col = (p * kWarp + lane) * kVec;
-      load8<true>(h, col, a.size, v[p]);
-      zero(gate[p]);
-      if (col < a.size) gate[p] = load_pack(o + col);
-#pragma unroll
-      for (int i = 0; i < kVec; ++i) sums[i] += v[p][i];
-    }
-    const float mean = lanes_sum(((sums[0] + sums[4]) + (sums[2] + sums[6])) +
-                                 ((sums[1] + sums[5]) + (sums[3] + sums[7]))) /
-                       size;
-    float squares[kVec] = {};
-#pragma unroll
-    for (int p = 0; p < kPacks; ++p) {
-      const bool in = (p * kWarp + lane) * kVec < a.size;
-#pragma unroll
-      for (int i = 0; i < kVec; ++i) {
-        const float d = in ? v[p][i] - mean : 0.0F;
-        squares[i] = fmaf(d, d, squares[i]);
-      }
-    }
-    const float variance = lanes_sum(((squares[0] + squares[4]) + (squares[2] + squares[6])) +
-                                     ((squares[1] + squares[5]) + (squares[3] + squares[7]))) /
-                           size;
-    const float rstd = 1.0F / sqrtf(variance + a.eps);
-    if (lane == 0) {
-      a.mean[row] = mean;
-      a.rstd[row] = rstd;
-    }
-#pragma unroll
-    for (int p = 0; p < kPacks; ++p) {
-      const int64_t col = (p * kWarp + lane) * kVec;
-      if (col >= a.size) continue;
-      float vo[kVec];
-      float vw[kVec];
-      float out[kVec];
-      unpack(gate[p], vo);
-      unpack(read_pack(w + col), vw);
-#pragma unroll
-      for (int i = 0; i < kVec; ++i) {
-        out[i] = sigmoid_of<X>(vo[i]).value * (((v[p][i] - mean) * rstd) * vw[i]);
-      }
-      store8<true>(y, col, a.size, out);
-    }
+    head_row<kPacks>(a, r);
   }
 }
 

@@ -57,102 +57,151 @@ struct HeadToken {
   float mean, rstd;
 };
 
-// kPacks vectors a lane, kWarp vectors apart; one token at a time, the reads of the next two in
-// flight. kPacks > 1: a head is a warp. kPacks == 1: a head is `lanes` neighbouring lanes.
+// One lane: kPacks vectors, kWarp vectors apart. kPacks > 1: a head is a warp. kPacks == 1: a head
+// is `lanes` neighbouring lanes.
+template <typename X, typename W, int kPacks>
+struct HeadColumns {
+  using Token = HeadToken<X, kPacks>;
+  int64_t first;  // column of the first vector
+  int64_t width;
+  int64_t head;
+  int lanes;
+  float size;
+  float w[kPacks][kVec];
+  float dw[kPacks][kVec];
+
+  __device__ __forceinline__ int64_t col(int p) const { return first + p * kWarp * kVec; }
+  __device__ __forceinline__ void start(const HeadBackward<X, W>& a) {
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      load8<true>(a.w, col(p), width, w[p]);
+#pragma unroll
+      for (int i = 0; i < kVec; ++i) dw[p][i] = 0.0F;
+    }
+  }
+  // Tokens t, t + 1, ...
+  template <int kTokens>
+  __device__ __forceinline__ void fetch(const HeadBackward<X, W>& a, int64_t t,
+                                        Token (&tokens)[kTokens]) const {
+#pragma unroll
+    for (int k = 0; k < kTokens; ++k) {
+      Token& x = tokens[k];
+      x.mean = a.mean[(t + k) * a.heads + head];
+      x.rstd = a.rstd[(t + k) * a.heads + head];
+#pragma unroll
+      for (int p = 0; p < kPacks; ++p) {
+        x.h[p] = load_packed(a.h + (t + k) * a.h_stride, col(p), width);
+        x.o[p] = load_packed(a.o + (t + k) * a.o_stride, col(p), width);
+        x.dy[p] = load_packed(a.dy + (t + k) * a.dy_stride, col(p), width);
+      }
+    }
+  }
+  // hat: normed h; v: its gradient. Writes the gradient of o.
+  __device__ __forceinline__ void gate(const HeadBackward<X, W>& a, int64_t t, int p,
+                                       const Token& x, float (&hat)[kVec], float (&v)[kVec]) {
+    float h[kVec];
+    float o[kVec];
+    float dy[kVec];
+    float d_o[kVec];
+    unpack(x.h[p], h);
+    unpack(x.o[p], o);
+    unpack(x.dy[p], dy);
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) {
+      const ElementGrad g = element_grad<X>(h[i], o[i], w[p][i], dy[i], x.mean, x.rstd);
+      d_o[i] = g.gate;
+      hat[i] = g.hat;
+      v[i] = g.v;
+      dw[p][i] += g.dw;
+    }
+    store8<true>(a.d_o + t * a.do_stride, col(p), width, d_o);
+  }
+  // Tokens t, t + 1, ... together: their sums over lanes wait for each other's.
+  template <int kTokens>
+  __device__ __forceinline__ void step(const HeadBackward<X, W>& a, int64_t t,
+                                       const Token (&tokens)[kTokens]) {
+    float hat[kTokens][kPacks][kVec];
+    float v[kTokens][kPacks][kVec];
+    float sum_v[kTokens] = {};
+    float sum_hat_v[kTokens] = {};
+#pragma unroll
+    for (int k = 0; k < kTokens; ++k) {
+#pragma unroll
+      for (int p = 0; p < kPacks; ++p) {
+        gate(a, t + k, p, tokens[k], hat[k][p], v[k][p]);
+        float part_v[2] = {};
+        float part_hat_v[2] = {};
+#pragma unroll
+        for (int i = 0; i < kVec; ++i) {
+          part_v[i % 2] += v[k][p][i];
+          part_hat_v[i % 2] = fmaf(v[k][p][i], hat[k][p][i], part_hat_v[i % 2]);
+        }
+        sum_v[k] += part_v[0] + part_v[1];
+        sum_hat_v[k] += part_hat_v[0] + part_hat_v[1];
+      }
+    }
+#pragma unroll
+    for (int k = 0; k < kTokens; ++k) {
+      sum_v[k] = lanes_sum(sum_v[k], lanes);
+      sum_hat_v[k] = lanes_sum(sum_hat_v[k], lanes);
+    }
+#pragma unroll
+    for (int k = 0; k < kTokens; ++k) {
+      const float mean_v = sum_v[k] / size;
+      const float mean_hat_v = sum_hat_v[k] / size;
+#pragma unroll
+      for (int p = 0; p < kPacks; ++p) {
+#pragma unroll
+        for (int i = 0; i < kVec; ++i) {
+          v[k][p][i] = tokens[k].rstd * (v[k][p][i] - mean_v - hat[k][p][i] * mean_hat_v);
+        }
+        store8<true>(a.dh + (t + k) * a.dh_stride, col(p), width, v[k][p]);
+      }
+    }
+  }
+};
+
+// The tokens of a block go through in groups, the reads of the next group in flight.
 template <typename X, typename W, int kPacks>
 __global__ void __launch_bounds__(kColumnWarps* kWarp, kPacks == 1 ? 4 : 2)
     head_backward_columns(HeadBackward<X, W> a, int lanes) {
+  constexpr int kTokens = sizeof(X) == 2 && kPacks <= 2 ? 2 : 1;  // registers
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int64_t warp =
       static_cast<int64_t>(blockIdx.y) * kColumnWarps + static_cast<int64_t>(threadIdx.x) / kWarp;
-  const int64_t first = (warp * kPacks * kWarp + lane) * kVec;
-  const int64_t width = a.heads * a.size;
-  if (warp * kPacks * kWarp * kVec >= width) return;  // whole warps: no barrier below
-  const bool in = first < width;
-  const int64_t head = min(first / a.size, a.heads - 1);
+  HeadColumns<X, W, kPacks> c;
+  c.first = (warp * kPacks * kWarp + lane) * kVec;
+  c.width = a.heads * a.size;
+  if (warp * kPacks * kWarp * kVec >= c.width) return;  // whole warps: no barrier below
+  c.head = min(c.first / a.size, a.heads - 1);
+  c.lanes = lanes;
+  c.size = static_cast<float>(a.size);
+  c.start(a);
   const int64_t begin = static_cast<int64_t>(blockIdx.x) * kNormRowBlock;
   const int64_t end = min(begin + kNormRowBlock, a.tokens);
-  const float size = static_cast<float>(a.size);
-  const auto col = [&](int p) { return first + p * kWarp * kVec; };
-  float w[kPacks][kVec] = {};
-  float dw[kPacks][kVec] = {};
-  HeadToken<X, kPacks> ahead[2];
-  const auto fetch = [&](int64_t t, HeadToken<X, kPacks>& next) {
-    if (t >= end) return;
-    next.mean = a.mean[t * a.heads + head];
-    next.rstd = a.rstd[t * a.heads + head];
-#pragma unroll
-    for (int p = 0; p < kPacks; ++p) {
-      if (!in) continue;
-      next.h[p] = load_pack(a.h + t * a.h_stride + col(p));
-      next.o[p] = load_pack(a.o + t * a.o_stride + col(p));
-      next.dy[p] = load_pack(a.dy + t * a.dy_stride + col(p));
-    }
-  };
+  HeadToken<X, kPacks> even[kTokens];
+  HeadToken<X, kPacks> odd[kTokens];
+  int64_t t = begin;
+  if (t + kTokens <= end) c.fetch(a, t, even);
+  for (; t + 2 * kTokens <= end; t += 2 * kTokens) {
+    c.fetch(a, t + kTokens, odd);
+    c.step(a, t, even);
+    if (t + 3 * kTokens <= end) c.fetch(a, t + 2 * kTokens, even);
+    c.step(a, t + kTokens, odd);
+  }
+  if (t + kTokens <= end) {
+    c.step(a, t, even);
+    t += kTokens;
+  }
+  for (; t < end; ++t) {
+    HeadToken<X, kPacks> one[1];
+    c.fetch(a, t, one);
+    c.step(a, t, one);
+  }
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
-#pragma unroll
-    for (HeadToken<X, kPacks>& next : ahead) {
-      zero(next.h[p]);
-      zero(next.o[p]);
-      zero(next.dy[p]);
-    }
-    if (in) unpack(load_pack(a.w + col(p)), w[p]);
-  }
-  const auto step = [&](int64_t t, HeadToken<X, kPacks>& next) {
-    if (t >= end) return;
-    const HeadToken<X, kPacks> now = next;
-    fetch(t + 2, next);
-    float hat[kPacks][kVec];
-    float v[kPacks][kVec];
-    float sum_v = 0.0F;
-    float sum_hat_v = 0.0F;
-#pragma unroll
-    for (int p = 0; p < kPacks; ++p) {
-      float h[kVec];
-      float o[kVec];
-      float dy[kVec];
-      float gate[kVec];
-      unpack(now.h[p], h);
-      unpack(now.o[p], o);
-      unpack(now.dy[p], dy);
-      float part_v[2] = {};
-      float part_hat_v[2] = {};
-#pragma unroll
-      for (int i = 0; i < kVec; ++i) {
-        const ElementGrad g = element_grad<X>(h[i], o[i], w[p][i], dy[i], now.mean, now.rstd);
-        gate[i] = g.gate;
-        hat[p][i] = g.hat;
-        v[p][i] = g.v;
-        dw[p][i] += g.dw;
-        part_v[i % 2] += g.v;
-        part_hat_v[i % 2] = fmaf(g.v, g.hat, part_hat_v[i % 2]);
-      }
-      sum_v += part_v[0] + part_v[1];
-      sum_hat_v += part_hat_v[0] + part_hat_v[1];
-      if (in) store8<true>(a.d_o + t * a.do_stride, col(p), width, gate);
-    }
-    const float mean_v = lanes_sum(sum_v, lanes) / size;
-    const float mean_hat_v = lanes_sum(sum_hat_v, lanes) / size;
-#pragma unroll
-    for (int p = 0; p < kPacks; ++p) {
-#pragma unroll
-      for (int i = 0; i < kVec; ++i) {
-        v[p][i] = now.rstd * (v[p][i] - mean_v - hat[p][i] * mean_hat_v);
-      }
-      if (in) store8<true>(a.dh + t * a.dh_stride, col(p), width, v[p]);
-    }
-  };
-  fetch(begin, ahead[0]);
-  fetch(begin + 1, ahead[1]);
-  for (int64_t t = begin; t < end; t += 2) {
-    step(t, ahead[0]);
-    step(t + 1, ahead[1]);
-  }
-  float* out = a.scratch + static_cast<int64_t>(blockIdx.x) * width;
-#pragma unroll
-  for (int p = 0; p < kPacks; ++p) {
-    if (in) store8<true>(out, col(p), width, dw[p]);
+    store8<true>(a.scratch + static_cast<int64_t>(blockIdx.x) * c.width, c.col(p), c.width,
+                 c.dw[p]);
   }
 }
 

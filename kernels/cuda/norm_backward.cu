@@ -32,96 +32,122 @@ __device__ __forceinline__ float row_gradient(float x, float w, float dy, RowSca
   return s.rstd * (w * dy - (x * s.rstd) * s.mean);
 }
 
-// kBlock: most threads of a block.
-template <typename X, typename W, int kPacks, int kRows, int kBlock>
-__global__ void __launch_bounds__(kBlock, kBlock == 256 && kPacks == 1 ? 2 : 1)
-    rms_backward_rows(RmsBackward<X, W> a) {
-  __shared__ float shared[2][kRows][kBlock / kWarp];
-  const int threads = static_cast<int>(blockDim.x);
-  const int warps = threads / kWarp;
-  const int64_t begin = static_cast<int64_t>(blockIdx.x) * kNormRowBlock;
-  const int64_t end = min(begin + kNormRowBlock, a.tokens);
+// What a thread has: kPacks vectors of each row. kRows rows go through together.
+template <typename X, int kPacks, int kRows>
+struct RowGroup {
+  Pack<X> x[kRows][kPacks];
+  Pack<X> dy[kRows][kPacks];
+  Pack<X> old[kRows][kPacks];
+  float rstd[kRows];
+};
+
+template <typename X, typename W, int kPacks, int kRows>
+struct RowColumns {
+  using Group = RowGroup<X, kPacks, kRows>;
+  int64_t end;  // of the block's rows
   float w[kPacks][kVec];
-  float dw[kPacks][kVec] = {};
-  int64_t cols[kPacks];
-#pragma unroll
-  for (int p = 0; p < kPacks; ++p) {
-    cols[p] = static_cast<int64_t>(p * threads + static_cast<int>(threadIdx.x)) * kVec;
-    load8<true>(a.w, cols[p], a.dim, w[p]);
+  float dw[kPacks][kVec];
+
+  __device__ __forceinline__ static int64_t col(int p) {
+    return static_cast<int64_t>(p * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) *
+           kVec;
   }
-  struct Group {
-    Pack<X> x[kRows][kPacks];
-    Pack<X> dy[kRows][kPacks];
-    Pack<X> old[kRows][kPacks];
-  };
-  const auto fetch = [&](int64_t t0, Group& g) {
+  __device__ __forceinline__ void start(const RmsBackward<X, W>& a) {
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      load8<true>(a.w, col(p), a.dim, w[p]);
+#pragma unroll
+      for (int i = 0; i < kVec; ++i) dw[p][i] = 0.0F;
+    }
+  }
+  __device__ __forceinline__ void fetch(const RmsBackward<X, W>& a, int64_t t0, Group& g) const {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
+      g.rstd[r] = t0 + r < end ? a.rstd[t0 + r] : 0.0F;
 #pragma unroll
       for (int p = 0; p < kPacks; ++p) {
         zero(g.x[r][p]);
         zero(g.dy[r][p]);
         zero(g.old[r][p]);
-        if (t0 + r >= end || cols[p] >= a.dim) continue;
-        g.x[r][p] = load_pack(a.x + (t0 + r) * a.x_stride + cols[p]);
-        g.dy[r][p] = load_pack(a.dy + (t0 + r) * a.dy_stride + cols[p]);
-        if (a.accumulate) g.old[r][p] = load_pack(a.dx + (t0 + r) * a.dx_stride + cols[p]);
+        if (t0 + r >= end || col(p) >= a.dim) continue;
+        g.x[r][p] = load_pack(a.x + (t0 + r) * a.x_stride + col(p));
+        g.dy[r][p] = load_pack(a.dy + (t0 + r) * a.dy_stride + col(p));
+        if (a.accumulate) g.old[r][p] = load_pack(a.dx + (t0 + r) * a.dx_stride + col(p));
       }
     }
-  };
+  }
+  // Of x w dy over the warp's columns of row r.
+  __device__ __forceinline__ float projected(const Group& g, int r) const {
+    float part[kVec] = {};
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      float vx[kVec];
+      float vdy[kVec];
+      unpack(g.x[r][p], vx);
+      unpack(g.dy[r][p], vdy);
+#pragma unroll
+      for (int i = 0; i < kVec; ++i) part[i] = fmaf(vx[i], w[p][i] * vdy[i], part[i]);
+    }
+    return lanes_sum(((part[0] + part[4]) + (part[2] + part[6])) +
+                     ((part[1] + part[5]) + (part[3] + part[7])));
+  }
+  // Row t, which is row r of the group.
+  __device__ __forceinline__ void write(const RmsBackward<X, W>& a, const Group& g, int r,
+                                        int64_t t, RowScale scale) {
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      float vx[kVec];
+      float vdy[kVec];
+      float vold[kVec];
+      float out[kVec];
+      unpack(g.x[r][p], vx);
+      unpack(g.dy[r][p], vdy);
+      unpack(g.old[r][p], vold);
+#pragma unroll
+      for (int i = 0; i < kVec; ++i) {
+        dw[p][i] += vdy[i] * (vx[i] * scale.rstd);
+        const float dx = row_gradient(vx[i], w[p][i], vdy[i], scale);
+        out[i] = a.accumulate ? vold[i] + dx : dx;
+      }
+      store8<true>(a.dx + t * a.dx_stride, col(p), a.dim, out);
+    }
+  }
+};
+
+// kBlock: most threads of a block.
+template <typename X, typename W, int kPacks, int kRows, int kBlock>
+__global__ void __launch_bounds__(kBlock, kBlock == 256 && kPacks == 1 ? 2 : 1)
+    rms_backward_rows(RmsBackward<X, W> a) {
+  __shared__ float shared[2][kRows][kBlock / kWarp];
+  const int warps = static_cast<int>(blockDim.x) / kWarp;
+  const int64_t begin = static_cast<int64_t>(blockIdx.x) * kNormRowBlock;
+  RowColumns<X, W, kPacks, kRows> c;
+  c.end = min(begin + kNormRowBlock, a.tokens);
+  c.start(a);
   int buffer = 0;
-  Group next;
-  fetch(begin, next);
-  for (int64_t t0 = begin; t0 < end; t0 += kRows, buffer ^= 1) {
-    const Group g = next;
-    fetch(t0 + kRows, next);
-    float sum[kRows];
+  RowGroup<X, kPacks, kRows> next;
+  c.fetch(a, begin, next);
+  for (int64_t t0 = begin; t0 < c.end; t0 += kRows, buffer ^= 1) {
+    const RowGroup<X, kPacks, kRows> g = next;
+    c.fetch(a, t0 + kRows, next);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      float part[kVec] = {};
-#pragma unroll
-      for (int p = 0; p < kPacks; ++p) {
-        float vx[kVec];
-        float vdy[kVec];
-        unpack(g.x[r][p], vx);
-        unpack(g.dy[r][p], vdy);
-#pragma unroll
-        for (int i = 0; i < kVec; ++i) part[i] = fmaf(vx[i], w[p][i] * vdy[i], part[i]);
-      }
-      sum[r] = lanes_sum(((part[0] + part[4]) + (part[2] + part[6])) +
-                         ((part[1] + part[5]) + (part[3] + part[7])));
-      if (threadIdx.x % kWarp == 0) shared[buffer][r][threadIdx.x / kWarp] = sum[r];
+      const float sum = c.projected(g, r);
+      if (threadIdx.x % kWarp == 0) shared[buffer][r][threadIdx.x / kWarp] = sum;
     }
     __syncthreads();
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
-      if (t0 + r >= end) continue;
+      if (t0 + r >= c.end) continue;
       float projected = shared[buffer][r][0];
       for (int i = 1; i < warps; ++i) projected += shared[buffer][r][i];
-      const float rstd = a.rstd[t0 + r];
-      const RowScale scale{rstd, projected * rstd / static_cast<float>(a.dim)};
-#pragma unroll
-      for (int p = 0; p < kPacks; ++p) {
-        float vx[kVec];
-        float vdy[kVec];
-        float vold[kVec];
-        float out[kVec];
-        unpack(g.x[r][p], vx);
-        unpack(g.dy[r][p], vdy);
-        unpack(g.old[r][p], vold);
-#pragma unroll
-        for (int i = 0; i < kVec; ++i) {
-          dw[p][i] += vdy[i] * (vx[i] * rstd);
-          const float g = row_gradient(vx[i], w[p][i], vdy[i], scale);
-          out[i] = a.accumulate ? vold[i] + g : g;
-        }
-        store8<true>(a.dx + (t0 + r) * a.dx_stride, cols[p], a.dim, out);
-      }
+      const RowScale scale{g.rstd[r], projected * g.rstd[r] / static_cast<float>(a.dim)};
+      c.write(a, g, r, t0 + r, scale);
     }
   }
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
-    store8<true>(a.scratch + static_cast<int64_t>(blockIdx.x) * a.dim, cols[p], a.dim, dw[p]);
+    store8<true>(a.scratch + static_cast<int64_t>(blockIdx.x) * a.dim, c.col(p), a.dim, c.dw[p]);
   }
 }
 
@@ -203,7 +229,7 @@ void launch_rows(cudaStream_t stream, const RmsBackward<X, W>& a) {
 }
 
 template <typename X, typename W>
-void launch(cudaStream_t stream, const RmsBackward<X, W>& a, bool vectors) {
+void launch_backward(cudaStream_t stream, const RmsBackward<X, W>& a, bool vectors) {
   if constexpr (sizeof(X) == 2) {
     if (vectors && a.dim <= 256 * kVec) return launch_rows<1, 2, 256>(stream, a);
     if (vectors && a.dim <= 512 * kVec) return launch_rows<1, 2, 512>(stream, a);
@@ -234,12 +260,12 @@ Status CudaBackend::rms_norm_backward(Stream& s, const RmsNormBackwardArgs& a) {
   const bool vectors = dim % kVec == 0 && vector_rows(a.x_TD) && vector_rows(a.dy_TD) &&
                        vector_rows(a.dx_TD) && vector_rows(a.w_D) && vector_rows(a.scratch);
   const auto go = [&]<typename X, typename W>(X*, W*) {
-    launch(raw(s),
-           RmsBackward<X, W>{data_of<X>(a.x_TD), data_of<W>(a.w_D), a.rstd_T.f32(),
-                             data_of<X>(a.dy_TD), data_of<X>(a.dx_TD), a.scratch.f32(),
-                             row_stride(a.x_TD), row_stride(a.dy_TD), row_stride(a.dx_TD), tokens,
-                             dim, a.accumulate_dx},
-           vectors);
+    launch_backward(raw(s),
+                    RmsBackward<X, W>{data_of<X>(a.x_TD), data_of<W>(a.w_D), a.rstd_T.f32(),
+                                      data_of<X>(a.dy_TD), data_of<X>(a.dx_TD), a.scratch.f32(),
+                                      row_stride(a.x_TD), row_stride(a.dy_TD), row_stride(a.dx_TD),
+                                      tokens, dim, a.accumulate_dx},
+                    vectors);
   };
   bf16* narrow = nullptr;
   float* wide = nullptr;
