@@ -155,8 +155,8 @@ struct Gather {
   int64_t vocab, dim;
 };
 
-constexpr int kGatherRows = 8;  // of one block, far apart: frequent tokens are often neighbours
-constexpr int kGatherThreads = 512;
+constexpr int kGatherRows = 4;  // of one block, far apart: frequent tokens are often neighbours
+constexpr int kGatherThreads = 256;
 constexpr int kGatherCols = 4;  // of one access: a warp writes 512 bytes of f32 without gaps
 
 // Four neighbouring elements as they wait for their addition. !kAligned: any address, any width.
@@ -181,64 +181,82 @@ struct Waiting {
   }
 };
 
-// The first position of each row is read for all rows together; few rows have more.
+template <bool kAligned>
+__device__ __forceinline__ void store_cols(float* row, int64_t col, int64_t dim,
+                                           const float (&x)[kGatherCols]) {
+  if constexpr (kAligned) {
+    *reinterpret_cast<float4*>(row + col) = make_float4(x[0], x[1], x[2], x[3]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kGatherCols; ++i) {
+      if (col + i < dim) row[col + i] = x[i];
+    }
+  }
+}
+
+// sum += dy[positions[begin]] + ... in rising order; the lanes of a warp come together, those that
+// are not `in` have positions for the others.
 template <bool kAligned, typename Y>
-__global__ void __launch_bounds__(kGatherThreads, 2) gather_kernel(Gather<Y> a) {
+__device__ __forceinline__ void add_positions(const Gather<Y>& a, int32_t begin, int32_t end,
+                                              int64_t col, bool in, float (&sum)[kGatherCols]) {
   using Next = Waiting<kAligned, Y>;
-  const auto row = [&](int k) { return blockIdx.x + k * static_cast<int64_t>(gridDim.x); };
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  for (int32_t i = begin; i < end; i += kWarp) {
+    const int count = min(end - i, kWarp);
+    const int32_t mine = lane < count ? a.positions[i + lane] : 0;
+    for (int j = 0; j < count; j += Next::kAhead) {
+      alignas(16) Next next[Next::kAhead];
+#pragma unroll
+      for (int n = 0; n < Next::kAhead; ++n) {
+        const int64_t t = __shfl_sync(kAllLanes, mine, j + n);
+        if (in && j + n < count) next[n].load(a.dy + t * a.dy_stride, col, a.dim);
+      }
+#pragma unroll
+      for (int n = 0; n < Next::kAhead; ++n) {
+        if (j + n < count) next[n].add_to(sum);
+      }
+    }
+  }
+}
+
+// The first position of each row is read for all rows together; few rows have more. Most rows have
+// none: their zeros go out while those reads are on their way.
+template <bool kAligned, typename Y>
+__global__ void __launch_bounds__(kGatherThreads, 4) gather_kernel(Gather<Y> a) {
+  const auto row = [&](int k) { return blockIdx.x + k * static_cast<int64_t>(gridDim.x); };
   int32_t begin[kGatherRows];
   int32_t end[kGatherRows];
+  int32_t first[kGatherRows];
 #pragma unroll
   for (int k = 0; k < kGatherRows; ++k) {
     const bool in = row(k) < a.vocab;
     begin[k] = in ? a.starts[row(k)] : 0;
     end[k] = in ? a.starts[row(k) + 1] : 0;
   }
-  int32_t first[kGatherRows];
 #pragma unroll
   for (int k = 0; k < kGatherRows; ++k) first[k] = begin[k] < end[k] ? a.positions[begin[k]] : 0;
   for (int64_t first_col = 0; first_col < a.dim;
        first_col += static_cast<int64_t>(blockDim.x) * kGatherCols) {
-    // Lanes beyond the width come along: they have positions for the others.
     const int64_t col = first_col + static_cast<int64_t>(threadIdx.x) * kGatherCols;
     const bool in = col < a.dim;
-    alignas(16) Next one[kGatherRows];
+    alignas(16) Waiting<kAligned, Y> one[kGatherRows];
 #pragma unroll
     for (int k = 0; k < kGatherRows; ++k) {
       if (in && begin[k] < end[k]) one[k].load(a.dy + first[k] * a.dy_stride, col, a.dim);
     }
 #pragma unroll
     for (int k = 0; k < kGatherRows; ++k) {
-      if (row(k) >= a.vocab) break;
+      const float none[kGatherCols] = {};
+      if (!in || begin[k] < end[k] || row(k) >= a.vocab) continue;
+      store_cols<kAligned>(a.dweight + row(k) * a.dweight_stride, col, a.dim, none);
+    }
+#pragma unroll
+    for (int k = 0; k < kGatherRows; ++k) {
+      if (begin[k] >= end[k]) continue;
       float sum[kGatherCols] = {};
-      if (begin[k] < end[k]) one[k].add_to(sum);
-      for (int32_t i = begin[k] + 1; i < end[k]; i += kWarp) {
-        const int count = min(end[k] - i, kWarp);
-        const int32_t mine = lane < count ? a.positions[i + lane] : 0;
-        for (int j = 0; j < count; j += Next::kAhead) {
-          alignas(16) Next next[Next::kAhead];
-#pragma unroll
-          for (int n = 0; n < Next::kAhead; ++n) {
-            const int64_t t = __shfl_sync(kAllLanes, mine, j + n);
-            if (in && j + n < count) next[n].load(a.dy + t * a.dy_stride, col, a.dim);
-          }
-#pragma unroll
-          for (int n = 0; n < Next::kAhead; ++n) {
-            if (j + n < count) next[n].add_to(sum);
-          }
-        }
-      }
-      float* out = a.dweight + row(k) * a.dweight_stride;
-      if (!in) continue;
-      if constexpr (kAligned) {
-        *reinterpret_cast<float4*>(out + col) = make_float4(sum[0], sum[1], sum[2], sum[3]);
-      } else {
-#pragma unroll
-        for (int i = 0; i < kGatherCols; ++i) {
-          if (col + i < a.dim) out[col + i] = sum[i];
-        }
-      }
+      one[k].add_to(sum);
+      add_positions<kAligned>(a, begin[k] + 1, end[k], col, in, sum);
+      if (in) store_cols<kAligned>(a.dweight + row(k) * a.dweight_stride, col, a.dim, sum);
     }
   }
 }
