@@ -109,40 +109,52 @@ __global__ void __launch_bounds__(1024) loss_kernel(Loss<X> a) {
   });
 }
 
-constexpr int kLossBatch = 2048;
 constexpr int kLossThreads = 512;
+constexpr int kLossEach = 4;  // of one thread, read together
+constexpr int kLossBatch = kLossThreads * kLossEach;
+constexpr int kLossAhead = 16;
+
+// sum + x[0] + x[1] + ... + x[n - 1]. The next values are read while the additions wait for each
+// other: x has kLossAhead more elements.
+__device__ __forceinline__ double add_in_order(double sum, const double* x, int n) {
+  double next[kLossAhead];
+#pragma unroll
+  for (int k = 0; k < kLossAhead; ++k) next[k] = x[k];
+  int i = 0;
+  for (; i + kLossAhead <= n; i += kLossAhead) {
+    double now[kLossAhead];
+#pragma unroll
+    for (int k = 0; k < kLossAhead; ++k) now[k] = next[k];
+#pragma unroll
+    for (int k = 0; k < kLossAhead; ++k) next[k] = x[i + kLossAhead + k];
+#pragma unroll
+    for (int k = 0; k < kLossAhead; ++k) sum += now[k];
+  }
+  for (; i < n; ++i) sum += x[i];
+  return sum;
+}
 
 // total[0] += losses in rising order; single[t] = losses[t] when asked for.
 __global__ void __launch_bounds__(kLossThreads)
     add_losses_kernel(const RowLoss* losses, int64_t count, double* total, double* single) {
-  __shared__ double part[kLossBatch + 8];  // the loop below reads ahead
+  __shared__ double part[kLossBatch + kLossAhead];
   double sum = threadIdx.x == 0 ? total[0] : 0.0;
   for (int64_t begin = 0; begin < count; begin += kLossBatch) {
     const int n = static_cast<int>(min(int64_t{kLossBatch}, count - begin));
-    for (int i = static_cast<int>(threadIdx.x); i < n; i += kLossThreads) {
-      const RowLoss x = losses[begin + i];
-      part[i] = log(x.total) + x.offset;
-      if (single != nullptr) single[begin + i] = part[i];
+    RowLoss x[kLossEach];
+#pragma unroll
+    for (int k = 0; k < kLossEach; ++k) {
+      const int i = k * kLossThreads + static_cast<int>(threadIdx.x);
+      x[k] = i < n ? losses[begin + i] : RowLoss{1.0, 0.0};
+    }
+#pragma unroll
+    for (int k = 0; k < kLossEach; ++k) {
+      const int i = k * kLossThreads + static_cast<int>(threadIdx.x);
+      part[i] = log(x[k].total) + x[k].offset;
+      if (single != nullptr && i < n) single[begin + i] = part[i];
     }
     __syncthreads();
-    if (threadIdx.x == 0) {
-      // The next values are read while the additions wait for each other.
-      constexpr int kAhead = 8;
-      double next[kAhead];
-#pragma unroll
-      for (int k = 0; k < kAhead; ++k) next[k] = part[k];
-      int i = 0;
-      for (; i + kAhead <= n; i += kAhead) {
-        double now[kAhead];
-#pragma unroll
-        for (int k = 0; k < kAhead; ++k) now[k] = next[k];
-#pragma unroll
-        for (int k = 0; k < kAhead; ++k) next[k] = part[i + kAhead + k];
-#pragma unroll
-        for (int k = 0; k < kAhead; ++k) sum += now[k];
-      }
-      for (; i < n; ++i) sum += part[i];
-    }
+    if (threadIdx.x == 0) sum = add_in_order(sum, part, n);
     __syncthreads();
   }
   if (threadIdx.x == 0) total[0] = sum;
@@ -176,12 +188,11 @@ Status launch_rows(cudaStream_t stream, const Loss<bf16>& a) {
   const auto blocks = static_cast<unsigned>(std::min<int64_t>(a.tokens, kOneWave));
   const CapPolynomial polynomial = kCapped ? cap_polynomial(a.cap) : CapPolynomial{};
   loss_rows_kernel<kCapped, kWhole>
-      <<<blocks, kRowThreads + kWarp, static_cast<size_t>(shared), stream>>>(a, polynomial,
-                                                                             row_bytes);
+      <<<blocks, kRowThreads, static_cast<size_t>(shared), stream>>>(a, polynomial, row_bytes);
   return ok();
 }
 Status launch_long(cudaStream_t stream, const Loss<bf16>& a) {
-  const bool whole = a.vocab >= int64_t{kRowThreads} * kKeptPacks * kVec;
+  const bool whole = a.vocab >= int64_t{kRowThreads} * (kKeptPacks - 1) * kVec;
   if (a.cap > 0.0F) {
     return whole ? launch_rows<true, true>(stream, a) : launch_rows<true, false>(stream, a);
   }
@@ -219,7 +230,7 @@ Status CudaBackend::cross_entropy(Stream& s, const CrossEntropyArgs& a) {
   const bool simple_cap = a.cap == 0.0F || (a.cap >= kCapMin && a.cap <= kCapMax);
   if (a.logits_TV.dtype != DType::kBF16) {
     launch_any(raw(s), args(static_cast<float*>(nullptr)), vectors);
-  } else if (vectors && vocab > kLongRow && 2 * vocab <= kRowBytesMax && simple_cap) {
+  } else if (vectors && vocab > kLongRow && vocab <= kRowLongest && simple_cap) {
     SWAX_TRY(launch_long(raw(s), args(static_cast<bf16*>(nullptr))));
   } else {
     launch_any(raw(s), args(static_cast<bf16*>(nullptr)), vectors);

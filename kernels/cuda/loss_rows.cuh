@@ -1,6 +1,6 @@
-// Cross-entropy of long bf16 rows: one block a row at a time, the next row on its way into shared
-// memory. A row is read and written once. What the gradient needs is kept in registers for the
-// first kKeptPacks vectors of a thread and formed again for the others.
+// Cross-entropy of long bf16 rows: one block a row at a time, the next two rows on their way into
+// shared memory. A row is read and written once. What the gradient needs of it is kept in registers
+// in f32, so that the row's buffer is free for another row as soon as the sum is known.
 //
 // With a cap no maximum is needed: |z| <= cap <= kCapMax, so e^z and its sum over a row neither
 // overflow nor vanish. y = z log2 e is a polynomial in u where |u| <= limit = 0.9 cap, with a
@@ -78,10 +78,10 @@ inline CapPolynomial cap_polynomial(float cap) {
   return p;
 }
 
-constexpr int kRowThreads = 480;
-constexpr int kRowWarps = kRowThreads / kWarp;
-constexpr int kKeptPacks = 10;
-constexpr int64_t kRowBytesMax = 112 * 1024;  // of two rows in shared memory
+constexpr int kRowWarps = 16;  // with them 128 registers a thread
+constexpr int kRowThreads = kRowWarps * kWarp;
+constexpr int kKeptPacks = 13;  // of a thread: 104 registers
+constexpr int64_t kRowLongest = int64_t{kRowThreads} * kKeptPacks * kVec;  // 53,248
 
 // e^(z - shift) and the slope of one logit.
 struct Term {
@@ -123,7 +123,7 @@ struct RowMath {
   }
 };
 
-// State of one thread in one row. kWhole: each thread has kKeptPacks vectors or more.
+// State of one thread in one row. kWhole: each thread has kKeptPacks - 1 vectors or more.
 template <bool kCapped, bool kWhole>
 struct RowPass {
   RowMath<kCapped> math;
@@ -136,6 +136,9 @@ struct RowPass {
 
   __device__ __forceinline__ static int col(int p) {
     return (p * kRowThreads + static_cast<int>(threadIdx.x)) * kVec;
+  }
+  __device__ __forceinline__ bool has(int p) const {
+    return (kWhole && p < kKeptPacks - 1) || col(p) < vocab;
   }
   template <bool kFar>
   __device__ __forceinline__ void form(const Pack<bf16>& x, float (&e)[kVec],
@@ -169,11 +172,11 @@ struct RowPass {
     return math.is_far(load_pack(row + at / kVec * kVec)) ? math.far(u).e : math.near(u).e;
   }
 
-  // Sum of e over this thread's vectors; those of the gradient that are kept.
+  // Sum of e over this thread's vectors; what the gradient needs of those that are not far.
   __device__ __forceinline__ void forward(float (&kept)[kKeptPacks][kVec]) {
 #pragma unroll
     for (int p = 0; p < kKeptPacks; ++p) {
-      if (!kWhole && col(p) >= vocab) continue;
+      if (!has(p)) continue;
       const Pack<bf16> x = load_pack(row + col(p));
       if (math.is_far(x)) {
         far |= 1U << p;
@@ -182,42 +185,30 @@ struct RowPass {
       }
     }
     float gradient[kVec];
-    for (int p = kKeptPacks; col(p) < vocab; ++p) {
-      const Pack<bf16> x = load_pack(row + col(p));
-      if (math.is_far(x)) {
-        far |= 1U << p;
-      } else {
-        add<false>(x, gradient);
-      }
-    }
     for (uint32_t left = far; left != 0; left &= left - 1) {
-      const int p = __ffs(static_cast<int>(left)) - 1;
-      add<true>(load_pack(row + col(p)), gradient);
+      add<true>(load_pack(row + col(__ffs(static_cast<int>(left)) - 1)), gradient);
     }
   }
+  // The row's buffer may hold another row by now: a far vector is read where it is written.
   __device__ __forceinline__ void backward(const float (&kept)[kKeptPacks][kVec]) const {
 #pragma unroll
     for (int p = 0; p < kKeptPacks; ++p) {
-      if ((kWhole || col(p) < vocab) && (far >> p & 1U) == 0) write(p, kept[p]);
+      if (has(p) && (far >> p & 1U) == 0) write(p, kept[p]);
     }
     float e[kVec];
     float gradient[kVec];
-    for (int p = kKeptPacks; col(p) < vocab; ++p) {
-      if ((far >> p & 1U) != 0) continue;
-      form<false>(load_pack(row + col(p)), e, gradient);
-      write(p, gradient);
-    }
     for (uint32_t left = far; left != 0; left &= left - 1) {
       const int p = __ffs(static_cast<int>(left)) - 1;
-      form<true>(load_pack(row + col(p)), e, gradient);
+      form<true>(load_pack(out + col(p)), e, gradient);
       write(p, gradient);
     }
   }
   // Largest logit of this thread's vectors; NaN goes through.
   __device__ __forceinline__ float largest() const {
     __nv_bfloat162 top = __float2bfloat162_rn(minus_infinity());
-#pragma unroll 4
-    for (int p = 0; col(p) < vocab; ++p) {
+#pragma unroll
+    for (int p = 0; p < kKeptPacks; ++p) {
+      if (!has(p)) continue;
       const Pack<bf16> x = load_pack(row + col(p));
       top = __hmax2_nan(top, __hmax2_nan(__hmax2_nan(pair(x.v.x), pair(x.v.y)),
                                          __hmax2_nan(pair(x.v.z), pair(x.v.w))));
@@ -228,50 +219,56 @@ struct RowPass {
   }
 };
 
-// Sum or maximum over the row's warps by way of `parts`; every thread gets it. The next call with
-// the same parts must be two barriers later.
+// Sum or maximum over the block by way of `parts`; every thread gets it. The next call with the
+// same parts must be two barriers later.
 template <typename Combine>
 __device__ __forceinline__ float over_row_warps(float mine, float* parts, Combine combine) {
   if (threadIdx.x % kWarp == 0) parts[threadIdx.x / kWarp] = mine;
-  named_barrier(1, kRowThreads);
+  __syncthreads();
   float all = parts[0];
 #pragma unroll
   for (int w = 1; w < kRowWarps; ++w) all = combine(all, parts[w]);
   return all;
 }
 
-__device__ __forceinline__ void load_rows(const Loss<bf16>& a, char* rows, int row_bytes,
-                                          uint64_t* full, uint64_t* empty) {
-  int n = 0;
-  for (int64_t t = blockIdx.x; t < a.tokens; t += gridDim.x, ++n) {
-    const int at = n % 2;
-    if (n >= 2) barrier_wait(&empty[at], static_cast<uint32_t>(n / 2 - 1) & 1U);
-    barrier_expect(&full[at], static_cast<uint32_t>(a.vocab * 2));
-    bulk_load(rows + at * row_bytes, a.logits + t * a.stride, static_cast<uint32_t>(a.vocab * 2),
-              &full[at]);
+// The rows of a block in two buffers; row n = 0, 1, ... of the block lies in buffer n % 2.
+struct RowBuffers {
+  char* rows;
+  int row_bytes;
+  uint64_t* full;
+
+  // By one thread, when nobody reads the buffer's last row any more.
+  __device__ __forceinline__ void load(const Loss<bf16>& a, int64_t t, int n) const {
+    if (t >= a.tokens) return;
+    const uint32_t bytes = static_cast<uint32_t>(a.vocab) * 2U;
+    barrier_expect(&full[n % 2], bytes);
+    bulk_load(rows + n % 2 * row_bytes, a.logits + t * a.stride, bytes, &full[n % 2]);
+  }
+};
+
+// The gradient where there is no loss, or no such target: `value` everywhere.
+__device__ __forceinline__ void flat_row(bf16* out, int vocab, float value) {
+  const float all[kVec] = {value, value, value, value, value, value, value, value};
+  for (int c = static_cast<int>(threadIdx.x) * kVec; c < vocab; c += kRowThreads * kVec) {
+    store8<true>(out, c, vocab, all);
   }
 }
 
-// kRowThreads threads compute, one warp more loads.
 template <bool kCapped, bool kWhole>
-__global__ void __launch_bounds__(kRowThreads + kWarp, 1)
+__global__ void __launch_bounds__(kRowThreads, 1)
     loss_rows_kernel(Loss<bf16> a, CapPolynomial poly, int row_bytes) {
   extern __shared__ __align__(128) char rows[];
   __shared__ uint64_t full[2];
-  __shared__ uint64_t empty[2];
   __shared__ float parts[2][2][kRowWarps];
+  const RowBuffers buffers{rows, row_bytes, full};
   if (threadIdx.x == 0) {
-    for (int i = 0; i < 2; ++i) {
-      barrier_init(&full[i], 1);
-      barrier_init(&empty[i], kRowWarps);
-    }
+    barrier_init(&full[0], 1);
+    barrier_init(&full[1], 1);
     barrier_init_fence();
+    buffers.load(a, blockIdx.x, 0);
+    buffers.load(a, blockIdx.x + int64_t{gridDim.x}, 1);
   }
   __syncthreads();
-  if (threadIdx.x >= kRowThreads) {
-    if (threadIdx.x == kRowThreads) load_rows(a, rows, row_bytes, full, empty);
-    return;
-  }
   const float inv_targets = a.write_gradient ? a.scalars->inv_targets : 0.0F;
   int n = 0;
   int next_target = blockIdx.x < a.tokens ? a.targets[blockIdx.x] : -1;
@@ -286,39 +283,39 @@ __global__ void __launch_bounds__(kRowThreads + kWarp, 1)
     r.vocab = static_cast<int>(a.vocab);
     barrier_wait(&full[at], static_cast<uint32_t>(n / 2) & 1U);
     if (target < 0 || target >= r.vocab) {
+      __syncthreads();  // everybody has seen the row: the barrier may go on
+      if (threadIdx.x == 0) buffers.load(a, t + 2 * int64_t{gridDim.x}, n);
       const float value = target < 0 ? 0.0F : not_a_number();
       if (threadIdx.x == 0) a.losses[t] = {1.0, static_cast<double>(value)};
-      const float out[kVec] = {value, value, value, value, value, value, value, value};
-      if (a.write_gradient) {
-        for (int p = 0; r.col(p) < r.vocab; ++p) store8<true>(r.out, r.col(p), a.vocab, out);
-      }
-    } else {
-      if constexpr (!kCapped) {
-        const float top =
-            over_row_warps(lanes_max(r.largest()), parts[at][0],
-                           [](float x, float y) { return x != x || y != y ? x + y : fmaxf(x, y); });
-        r.math.shift = top * kLog2E;
-      }
-      float kept[kKeptPacks][kVec];
-      r.forward(kept);
-      const float total =
-          over_row_warps(lanes_sum(r.sum), parts[at][1], [](float x, float y) { return x + y; });
-      r.scale = inv_targets / total;
-      if (a.write_gradient) r.backward(kept);
-      if (target / kVec % kRowThreads == static_cast<int>(threadIdx.x)) {
-        const float u = to_f32(r.row[target]);
-        const Capped c = capped(u, kCapped ? a.cap : 0.0F);
-        const double z = kCapped ? static_cast<double>(c.z)
-                                 : kLn2 * (static_cast<double>(kLog2E) * static_cast<double>(u) -
-                                           static_cast<double>(r.math.shift));
-        a.losses[t] = {static_cast<double>(total), -z};
-        const float du = (r.e_of(target) / total - 1.0F) * (inv_targets * c.slope);
-        // After its vector, which this thread wrote.
-        if (a.write_gradient) from_f32(r.out + target, du);
-      }
+      if (a.write_gradient) flat_row(r.out, r.vocab, value);
+      continue;
     }
-    __syncwarp();
-    if (threadIdx.x % kWarp == 0) barrier_arrive(&empty[at]);
+    if constexpr (!kCapped) {
+      const float top = over_row_warps(lanes_max(r.largest()), parts[at][0], [](float x, float y) {
+        return x != x || y != y ? x + y : fmaxf(x, y);
+      });
+      r.math.shift = top * kLog2E;
+    }
+    float kept[kKeptPacks][kVec];
+    r.forward(kept);
+    const bool mine = target / kVec % kRowThreads == static_cast<int>(threadIdx.x);
+    const float u = mine ? to_f32(r.row[target]) : 0.0F;
+    const float e_target = mine ? r.e_of(target) : 0.0F;
+    const float total =
+        over_row_warps(lanes_sum(r.sum), parts[at][1], [](float x, float y) { return x + y; });
+    if (threadIdx.x == 0) buffers.load(a, t + 2 * int64_t{gridDim.x}, n);
+    r.scale = inv_targets / total;
+    if (a.write_gradient) r.backward(kept);
+    if (mine) {
+      const Capped c = capped(u, kCapped ? a.cap : 0.0F);
+      const double z = kCapped ? static_cast<double>(c.z)
+                               : kLn2 * (static_cast<double>(kLog2E) * static_cast<double>(u) -
+                                         static_cast<double>(r.math.shift));
+      a.losses[t] = {static_cast<double>(total), -z};
+      const float du = (e_target / total - 1.0F) * (inv_targets * c.slope);
+      // After its vector, which this thread wrote.
+      if (a.write_gradient) from_f32(r.out + target, du);
+    }
   }
 }
 
