@@ -257,6 +257,24 @@ TEST(CudaWide, EmbeddingAddsInTokenOrder) {
   EXPECT_TRUE(same_bits("dw", dw.floats(), want));
 }
 
+TEST(CudaWide, GatesOfSwigluThatAreFarOut) {
+  const std::vector<float> a = {-3e38F, -200.0F, -88.0F, 88.0F, 200.0F, 3e38F, 0.0F, -0.0F};
+  for (const DType type : kTypes) {
+    std::vector<float> exact;
+    for (const float x : a) exact.push_back(bf16_round(x));
+    Values va(type, exact), vb(type, std::vector<float>(8, 1.0F)), out(type, 8);
+    Rig rig = open_rig();
+    EXPECT_TRUE(
+        rig.backend->swiglu(*rig.stream, {va.view({1, 8}), vb.view({1, 8}), out.view({1, 8})})
+            .ok());
+    const std::vector<float> s = out.floats();
+    for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(s[i], 0.0F, 1e-36F) << i;
+    for (size_t i = 3; i < 6; ++i) EXPECT_EQ(s[i], exact[i]);
+    EXPECT_EQ(s[6], 0.0F);
+    EXPECT_EQ(s[7], 0.0F);
+  }
+}
+
 TEST(CudaWide, TokensOutsideTheVocabularyBecomeNaN) {
   Rig rig = open_rig();
   std::vector<float> w(4 * 3, 1.0F), y(2 * 3, 0.0F);
