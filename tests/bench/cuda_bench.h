@@ -1,13 +1,15 @@
 // Timing of ops of the CUDA backend at the shapes of the 1.4B model. One sample is several calls
-// after each other on the stream, as a training step makes them, over sets of buffers that rotate,
-// so that a call does not find its own data in the cache; the figure is the median sample divided
-// by its calls. Memory-bound ops print GB/s (each input read once, each output written once) and
-// the share of the copy rate measured in the same run. Threads: one.
+// after each other in one graph, as a training step has them, over sets of buffers that rotate, so
+// that a call does not find its own data in the cache; the figure is the median sample divided by
+// its calls. Memory-bound ops print GB/s (each input read once, each output written once) and two
+// shares, both measured in the same run: of the rate of a copy of 1 GiB, and of that of a copy of
+// as many bytes as the op moves, which pays for launch and ramp as the op does. Threads: one.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -36,21 +38,29 @@ struct Bench {
   std::unique_ptr<cuda::CudaBackend> backend;
   std::unique_ptr<Stream> stream;
   std::vector<Buffer> memory;
-  std::string only;
-  double copy_rate = 0.0;  // bytes/s
+  std::vector<std::string> only;  // words of names; none: all
   uint32_t seed = 1;
 
   Tensor make(DType dtype, std::initializer_list<int64_t> dims);  // random values in [-1, 1)
   Tensor raw(DType dtype, std::initializer_list<int64_t> dims);
-  // Median seconds of one run(set). `before(set)` comes before each run, outside of the time.
-  double time(const Run& run, const Run& before = nullptr);
-  bool wanted(const std::string& name) const {
-    return only.empty() || name.find(only) != std::string::npos;
-  }
+  // Median seconds of one run(set).
+  double time(const Run& run);
+  // The same of `count` sets, each of which before(set) prepares for its run, outside of the time.
+  double time(const Run& run, int count, const Run& before);
+  // Median seconds of a copy that moves (reads and writes together) so many bytes.
+  double copy_seconds(int64_t moved);
+  // Median seconds of one run(0) after 3 ms of rest each: the device's clock is not yet held down.
+  double time_rested(const Run& run);
+  bool wanted(const std::string& name) const;
   // prepare() makes the buffers and gives the op; they are freed afterwards.
   void bytes(const std::string& name, double moved, const std::function<Run()>& prepare);
   void flops(const std::string& name, double count, const std::function<Run()>& prepare);
-  void print_bytes(const std::string& name, double moved, double seconds) const;
+  void print_bytes(const std::string& name, double moved, double seconds);
+  void print_flops(const std::string& name, double count, double seconds) const;
+
+ private:
+  double time_plain(const Run& run);  // without a graph
+  std::map<int64_t, double> copies_;  // seconds by the bytes they move
 };
 
 // One value of a buffer set.

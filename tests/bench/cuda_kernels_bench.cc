@@ -1,36 +1,16 @@
 // Times the ops of the CUDA backend at the shapes of the 1.4B model (one sequence of 16,384 tokens,
 // bf16); cuda_bench.h says how.
-//   cuda_kernels_bench [words of a name]
+//   cuda_kernels_bench [words of names]
 #include <cuda_runtime_api.h>
 
 #include <cstdio>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "tests/bench/cuda_bench.h"
 
 namespace swax::bench {
 namespace {
-
-void copy_rate(Bench& b) {
-  const int64_t n = int64_t{1} << 28;
-  const Tensor from = b.make(kF32, {n});
-  const Tensor to = b.make(kF32, {n});
-  const double s = b.time([&](int) { return b.backend->copy(*b.stream, to, from); });
-  b.copy_rate = 2.0 * static_cast<double>(n) * 4.0 / s;
-  std::printf("%-34s %9.1f us %8.0f GB/s\n", "copy of 1 GiB", s * 1e6, b.copy_rate * 1e-9);
-  b.memory.clear();
-  const int64_t small = int64_t{1} << 24;  // as an activation
-  b.bytes("copy of 64 MiB", 2.0 * static_cast<double>(small) * 4.0, [&]() -> Run {
-    return [&b, s = sets([&] {
-                  return std::pair<Tensor, Tensor>(b.make(kF32, {small}), b.make(kF32, {small}));
-                })](int i) {
-      const auto& [source, target] = s[static_cast<size_t>(i)];
-      return b.backend->copy(*b.stream, target, source);
-    };
-  });
-}
 
 void norms(Bench& b, int64_t dim) {
   const double row = static_cast<double>(kTokens * dim) * 2.0;
@@ -203,9 +183,12 @@ int run(int argc, char** argv) {
   Result<std::unique_ptr<Stream>> stream = b.backend->make_stream();
   must(stream.status());
   b.stream = std::move(stream).value();
-  if (argc > 1) b.only = argv[1];
+  b.only.assign(argv + 1, argv + argc);
   std::printf("%s\n", b.backend->fingerprint().c_str());
-  copy_rate(b);
+  const int64_t moved = int64_t{2} << 30;
+  const double copy = b.copy_seconds(moved);
+  std::printf("%-34s %9.1f us %6.0f GB/s\n", "copy of 1 GiB", copy * 1e6,
+              static_cast<double>(moved) / copy * 1e-9);
   norms(b, kDim);
   norms(b, 2 * kDim);
   head_norms(b);
