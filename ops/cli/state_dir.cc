@@ -37,13 +37,23 @@ bool parse_record_name(std::string_view name, uint64_t* epoch) {
 
 std::string attempt_name(uint64_t epoch) { return "a" + to_text(epoch); }
 
-std::string StateDir::lock_path() const { return join_path(root_, "run.lock"); }
+StateDir StateDir::of_service(std::string root, std::string store) {
+  StateDir state(std::move(root));
+  state.service_ = true;
+  state.store_ = std::move(store);
+  return state;
+}
+std::string StateDir::lock_path() const { return join_path(root_, service_ ? "lock" : "run.lock"); }
 std::string StateDir::log_path() const { return join_path(root_, "run.log"); }
-std::string StateDir::coordinator_folder() const { return join_path(root_, "coordinator"); }
+std::string StateDir::coordinator_folder() const {
+  return service_ ? root_ : join_path(root_, "coordinator");
+}
 std::string StateDir::db_folder() const { return join_path(coordinator_folder(), "kv"); }
 std::string StateDir::worker_folder() const { return join_path(root_, "worker"); }
 std::string StateDir::spec_path() const { return join_path(root_, "spec.pb"); }
-std::string StateDir::store_folder() const { return join_path(root_, "store"); }
+std::string StateDir::store_folder() const {
+  return store_.empty() ? join_path(root_, "store") : store_;
+}
 std::string StateDir::data_folder() const { return join_path(store_folder(), "data"); }
 std::string StateDir::job_folder(std::string_view job) const {
   return join_path(store_folder(), "jobs/" + std::string(job));
@@ -64,11 +74,24 @@ std::string StateDir::logs_folder(std::string_view job, uint64_t epoch) const {
 std::string default_state_folder(std::string_view job) { return "./runs/" + std::string(job); }
 
 Result<StateDir> open_state_dir(const std::string& path) {
+  SWAX_ASSIGN(StateDir state, open_job_state(path, ""));
+  if (state.is_service())
+    return not_found("no run in " + printable(path, 200) +
+                     ": it is the state of a coordinator, which answers about its jobs");
+  return state;
+}
+
+Result<StateDir> open_job_state(const std::string& path, const std::string& store) {
   const std::unique_ptr<char, decltype(&::free)> real(::realpath(path.c_str(), nullptr), &::free);
   if (!real) return not_found("no state folder " + printable(path, 200));
-  StateDir state{std::string(real.get())};
-  if (!is_directory(state.db_folder())) return not_found("no run in " + printable(path, 200));
-  return state;
+  const StateDir run{std::string(real.get())};
+  const StateDir service = StateDir::of_service(real.get(), store);
+  if (!is_directory(run.db_folder()) && is_directory(service.db_folder())) return service;
+  if (!is_directory(run.db_folder())) return not_found("no run in " + printable(path, 200));
+  if (!store.empty())
+    return invalid_argument("--store: the store of the run in " + printable(path, 200) +
+                            " lies in it");
+  return run;
 }
 
 bool run_is_active(const StateDir& state) {
@@ -104,11 +127,23 @@ RunInfo info_of(const coord::Job& job, bool active) {
   return run;
 }
 
+Result<std::vector<std::string>> candidates(Kv& db, const StateDir& state, const std::string& job) {
+  SWAX_ASSIGN(std::vector<std::string> jobs, coord::recorded_jobs(db));
+  if (!job.empty()) {
+    if (std::find(jobs.begin(), jobs.end(), job) != jobs.end()) return std::vector{job};
+    return not_found("no job " + printable(job, 64) + " in " + state.root());
+  }
+  if (state.is_service() && jobs.size() > 1)
+    return invalid_argument(state.root() + " holds " + to_text(uint64_t{jobs.size()}) +
+                            " jobs: which one? give --job NAME");
+  return jobs;
+}
+
 // The fold of the coordinator's records, as the coordinator itself makes it at its start. The run's
 // job is the first one that its coordinator was ever given.
-Result<RunView> read_run_view(const StateDir& state) {
+Result<RunView> read_run_view(const StateDir& state, const std::string& wanted) {
   SWAX_ASSIGN(const std::unique_ptr<Kv> db, open_rocks_kv(state.db_folder(), KvMode::kReadOnly));
-  SWAX_ASSIGN(const std::vector<std::string> jobs, coord::recorded_jobs(*db));
+  SWAX_ASSIGN(const std::vector<std::string> jobs, candidates(*db, state, wanted));
   RunView view;
   view.active = run_is_active(state);
   std::optional<uint64_t> first;
@@ -135,11 +170,11 @@ Result<RunView> read_run_view(const StateDir& state) {
 
 }  // namespace
 
-Result<RunView> load_run_view(const StateDir& state) {
-  Result<RunView> view = read_run_view(state);
+Result<RunView> load_run_view(const StateDir& state, const std::string& job) {
+  Result<RunView> view = read_run_view(state, job);
   // A store that is being written may remove a file between two looks of its reader.
   for (int tries = 1; tries < kReadTries && !view.ok() && run_is_active(state); ++tries)
-    view = read_run_view(state);
+    view = read_run_view(state, job);
   return view;
 }
 

@@ -8,8 +8,9 @@
 //   store/jobs/NAME/        ckpt/: checkpoints; records/aE.log: RankReport records of attempt E,
 //                           written by its rank 0; logs/aE/rank-R.log: what a rank says;
 //                           logs/aE/mpirun.log: what its launcher says; attempts/: temporary
-// Readers need no lock and may look at any time, also while the run goes on.
-// Threads: plain values and pure functions on the file system.
+// The state of a `swax coordinator` has the same parts in other places: kv and lock in it, the
+// store in it or where its --store says. Readers need no lock and may look at any time, also while
+// the run goes on. Threads: plain values and pure functions on the file system.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +29,10 @@ class StateDir {
  public:
   StateDir() = default;
   explicit StateDir(std::string root) : root_(std::move(root)) {}
+  // Of a coordinator; an empty store: ROOT/store.
+  static StateDir of_service(std::string root, std::string store);
   const std::string& root() const { return root_; }
+  bool is_service() const { return service_; }
   std::string lock_path() const;
   std::string log_path() const;
   std::string coordinator_folder() const;
@@ -45,6 +49,8 @@ class StateDir {
 
  private:
   std::string root_;
+  bool service_ = false;
+  std::string store_;  // empty: in the root
 };
 
 std::string default_state_folder(std::string_view job);  // "./runs/NAME"
@@ -52,8 +58,11 @@ std::string attempt_name(uint64_t epoch);                // "a7"
 
 // kNotFound: no folder, or no run in it. The path is made absolute and free of links.
 Result<StateDir> open_state_dir(const std::string& path);
+// The same of either kind of folder. `store`: of a service, empty: in it; kInvalidArgument: given
+// for a run.
+Result<StateDir> open_job_state(const std::string& path, const std::string& store);
 
-// True while a `swax run` holds the folder's lock.
+// True while a `swax run` or a coordinator holds the folder's lock.
 bool run_is_active(const StateDir& state);
 
 struct RunInfo {
@@ -77,8 +86,10 @@ struct RunView {
   bool active = false;                  // a `swax run` works on it
   std::string held;                     // HELD: which record cannot be read, and why
 };
-// kNotFound: no run; kDataLoss: not even the first record can be read, which is named.
-Result<RunView> load_run_view(const StateDir& state);
+// Of the named job; without a name of the run, which is the first job ever, or of a service's only
+// job. kNotFound: no run or no such job; kInvalidArgument: a service has several; kDataLoss: not
+// even the first record can be read, which is named.
+Result<RunView> load_run_view(const StateDir& state, const std::string& job = "");
 
 // Attempts that left a record log, rising.
 Result<std::vector<uint64_t>> recorded_epochs(const StateDir& state, std::string_view job);

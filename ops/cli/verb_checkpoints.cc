@@ -16,8 +16,8 @@ struct Checkpoints {
   std::vector<CheckpointEntry> entries;  // newest first
 };
 
-Result<Checkpoints> find_checkpoints(const std::string& state_folder) {
-  SWAX_ASSIGN(const OpenRun run, open_run(state_folder));
+Result<Checkpoints> find_checkpoints(const Args& args) {
+  SWAX_ASSIGN(const OpenRun run, open_job(args));
   Checkpoints found;
   found.folder = run.state.checkpoints_folder(run.view.run.spec.job().name());
   Result<std::vector<CheckpointEntry>> entries = list_checkpoints(found.folder);
@@ -108,9 +108,11 @@ Status verify(const Checkpoints& found, const CheckpointEntry& entry) {
 }  // namespace
 
 int verb_checkpoints_list(const Args& args) {
+  if (!args.has("--state") && (args.has("--job") || args.has("--store")))
+    return fail(invalid_argument("checkpoints list: --job and --store go with --state"));
   if (!args.has("--state")) return verb_service_checkpoints(args);
   if (!args.words().empty()) return fail(state_and_job("checkpoints list"));
-  const Result<Checkpoints> found = find_checkpoints(args.text("--state"));
+  const Result<Checkpoints> found = find_checkpoints(args);
   if (!found.ok()) return fail(found.status());
   if (args.text("--output") == "json") {
     Json list = Json::array();
@@ -123,7 +125,7 @@ int verb_checkpoints_list(const Args& args) {
 }
 
 int verb_checkpoints_verify(const Args& args) {
-  const Result<Checkpoints> found = find_checkpoints(args.text("--state"));
+  const Result<Checkpoints> found = find_checkpoints(args);
   if (!found.ok()) return fail(found.status());
   const Result<std::vector<const CheckpointEntry*>> entries = chosen(*found, args);
   if (!entries.ok()) return fail(entries.status());

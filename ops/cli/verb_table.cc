@@ -8,6 +8,7 @@
 #include "ops/cli/run.h"
 #include "ops/cli/slurm_verbs.h"
 #include "ops/cli/spec_file.h"
+#include "ops/cli/state_open.h"
 #include "ops/cli/verbs.h"
 #include "proto/base/build_info.h"
 
@@ -88,10 +89,12 @@ VerbSpec generate_verb() {
   return {.name = "generate",
           .summary = "Writes text with the weights of a checkpoint.",
           .details =
-              "The same arguments give the same text. Run by swax-train, which must lie "
-              "beside swax and be of the same build.",
+              "DIR is that of a run or of a coordinator. The same arguments give the same text. "
+              "Run by swax-train, which must lie beside swax and be of the same build.",
           .words = {},
           .options = {state_option(),
+                      service_job_option(),
+                      service_store_option(),
                       {.name = "--prompt", .value = "TEXT", .doc = "text to go on from"},
                       {.name = "--tokens",
                        .value = "N",
@@ -148,18 +151,22 @@ void add_run_verbs(std::vector<VerbSpec>* verbs) {
        .run = verb_events});
   verbs->push_back({.name = "checkpoints list",
                     .summary = "Lists the checkpoints of a job or a run, newest first.",
-                    .details = "With --state also what is wrong with them.",
+                    .details = "With --state also what is wrong with them: DIR of a run, or the "
+                               "state of a coordinator.",
                     .words = {job_or_none()},
-                    .options = {coordinator_option(), run_folder_option(), output_option()},
+                    .options = {coordinator_option(), run_folder_option(), service_job_option(),
+                                service_store_option(), output_option()},
                     .examples = {"swax checkpoints list --state runs/quickstart"},
                     .run = verb_checkpoints_list});
   verbs->push_back(
       {.name = "checkpoints verify",
        .summary = "Reads checkpoints wholly and checks every digest.",
-       .details = "Without STEP all committed ones. Exit code 4 when one is damaged.",
+       .details = "Of a run, or, where DIR is the state of a coordinator, of one of its jobs. "
+                  "Without STEP all committed ones. Exit code 4 when one is damaged.",
        .words = {{.name = "STEP", .doc = "only the checkpoint of this step", .min = 0}},
-       .options = {state_option(), output_option()},
-       .examples = {"swax checkpoints verify 200 --state runs/quickstart"},
+       .options = {state_option(), service_job_option(), service_store_option(), output_option()},
+       .examples = {"swax checkpoints verify 200 --state runs/quickstart",
+                    "swax checkpoints verify --state runs/service --job quickstart"},
        .run = verb_checkpoints_verify});
   verbs->push_back(
       {.name = "diff",

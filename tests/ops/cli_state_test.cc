@@ -223,6 +223,62 @@ TEST(Checkpoints, ADamagedOneIsShown) {
   EXPECT_THAT(status.out, HasSubstr("the checkpoint of step 20"));
 }
 
+// The same records and checkpoints where a coordinator has them.
+void make_service(const std::string& run, const std::string& service, const std::string& store) {
+  ASSERT_TRUE(test::make_state(run, {}).ok());
+  ASSERT_TRUE(make_dirs(service).ok());
+  std::filesystem::rename(run + "/coordinator/kv", service + "/kv");
+  std::filesystem::rename(run + "/store", store);
+}
+
+TEST(Checkpoints, OfAServiceAreFoundInTheStateOfItsCoordinator) {
+  const ScratchDir dir;
+  make_service(dir / "run", dir / "service", dir / "service/store");
+  const Finished all = run_swax(dir.path(), {"checkpoints", "verify", "--state", "service"});
+  EXPECT_EQ(all.exit_code, 0) << all.err;
+  EXPECT_EQ(test::line_count(all.out), 2);
+  const Finished list = run_swax(dir.path(), {"checkpoints", "list", "--state", "service"});
+  EXPECT_EQ(list.exit_code, 0) << list.err;
+  EXPECT_THAT(list.out, HasSubstr("good"));
+  const Finished other =
+      run_swax(dir.path(), {"checkpoints", "verify", "--state", "service", "--job", "nobody"});
+  EXPECT_EQ(other.exit_code, 3) << other.err;
+  EXPECT_THAT(other.err, HasSubstr("no job nobody"));
+  const Finished status = run_swax(dir.path(), {"status", "--state", "service"});
+  EXPECT_EQ(status.exit_code, 3);
+  EXPECT_THAT(status.err, HasSubstr("the state of a coordinator"));
+}
+
+TEST(Checkpoints, OfAServiceWithSeveralJobsAndAStoreOfItsOwn) {
+  const ScratchDir dir;
+  make_service(dir / "run", dir / "service", dir / "shared");
+  pb::JobRecord record;
+  record.set_job("second");
+  record.set_number(1);
+  *record.mutable_created()->mutable_spec() = test::state_spec({});
+  record.mutable_created()->mutable_spec()->mutable_job()->set_name("second");
+  {
+    const auto db = open_rocks_kv(dir / "service/kv", KvMode::kOpen);
+    ASSERT_TRUE(db.ok());
+    const std::string key = std::string("rec/second/") + std::string(7, '\0') + '\1';
+    ASSERT_TRUE((*db)
+                    ->write({{.key = "job/second", .value = ""},
+                             {.key = key, .value = record.SerializeAsString()}},
+                            true)
+                    .ok());
+  }
+  std::vector<std::string> words = {"checkpoints", "verify", "--state", "service"};
+  const Finished which = run_swax(dir.path(), words);
+  EXPECT_EQ(which.exit_code, 2) << which.err;
+  EXPECT_THAT(which.err, HasSubstr("2 jobs: which one? give --job NAME"));
+  words.insert(words.end(), {"--job", "micro"});
+  EXPECT_EQ(run_swax(dir.path(), words).exit_code, 3) << "nothing in STATE/store";
+  words.insert(words.end(), {"--store", "shared"});
+  const Finished found = run_swax(dir.path(), words);
+  EXPECT_EQ(found.exit_code, 0) << found.err;
+  EXPECT_EQ(test::line_count(found.out), 2);
+}
+
 TEST(Generate, RefusesARunThatIsNotThere) {
   const ScratchDir dir;
   const Finished finished = run_swax(dir.path(), {"generate", "--state", "nowhere"});
