@@ -44,9 +44,10 @@ struct ExecStep {
     ::_exit(127);
   };
   for (int s = 1; s < NSIG; ++s) ::signal(s, SIG_DFL);
-  sigset_t none;
-  ::sigemptyset(&none);
-  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  sigset_t shielded;
+  ::sigemptyset(&shielded);
+  for (const int s : {SIGHUP, SIGINT, SIGUSR1, SIGUSR2, SIGTERM}) ::sigaddset(&shielded, s);
+  ::sigprocmask(SIG_SETMASK, &shielded, nullptr);
   if (::prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) leave();
   if (::getppid() != step.parent) ::_exit(127);  // it died before the call above
   if (::setsid() < 0) leave();

@@ -1,9 +1,11 @@
 // A program in a session of its own that dies with the thread that started it. The exec step
 // between fork and exec calls async-signal-safe functions only, so threads may exist. The session's
 // processes are found by the session number; the child stays unreaped while they are killed, so the
-// number cannot have been given to anyone else. Threads: start() must be called from a thread that
-// lives as long as the child should: the kernel sends SIGKILL to the child when that thread ends.
-// Everything else: one thread at a time.
+// number cannot have been given to anyone else. HUP, INT, USR1, USR2 and TERM are blocked in the
+// child: a cluster's manager signals every process of a job, and mpirun and its daemons would end
+// the ranks (in which they unblock them) or fail, where the agent asks for a checkpoint. Threads:
+// start() must be called from a thread that lives as long as the child should: the kernel sends
+// SIGKILL to the child when that thread ends. Everything else: one thread at a time.
 #pragma once
 
 #include <cstdint>

@@ -71,6 +71,8 @@ Result<pb::Envelope> next_message(const Fd& fd) {
 
 int run_launch_proxy(const std::string& host, const std::vector<std::string>& command) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // it serves mpirun only
+  for (const int signal : {SIGHUP, SIGINT, SIGUSR1, SIGUSR2, SIGTERM})
+    ::signal(signal, SIG_IGN);  // meant for the agent (child.h); mpirun has unblocked them
   const char* folder = std::getenv("SWAX_AGENT_DIR");
   const char* node = std::getenv("SWAX_WORKER");
   const char* job = std::getenv("SWAX_JOB");

@@ -18,14 +18,16 @@ using Setting = std::array<const char*, 2>;
 // Why each stands here: one node needs no more than shared memory and loopback, and must not look
 // up its own name or listen elsewhere (if_include); 4.1 copies through the kernel only where ptrace
 // is allowed (single_copy); posix shared memory would leave files in /dev/shm after a kill (shmem);
-// a rank that is asked to leave may need seconds for its checkpoint (sigkill_timeout); a cut cable
-// shows after 3.5 s instead of 8 minutes (keepalive).
-constexpr std::array<Setting, 9> kSettings{{
+// a rank that is asked to leave may need seconds for its checkpoint (sigkill_timeout); one that has
+// left on request has an exit code, for which mpirun would fall upon the others and wait out those
+// seconds (abort_on_non_zero); a cut cable shows after 3.5 s instead of 8 minutes (keepalive).
+constexpr std::array<Setting, 10> kSettings{{
     {"pml", "ob1"},
     {"btl", "self,vader,tcp"},
     {"btl_vader_single_copy_mechanism", "none"},
     {"shmem", "mmap"},
     {"odls_base_sigkill_timeout", "30"},
+    {"orte_abort_on_non_zero_status", "0"},
     {"oob_tcp_keepalive_time", "2"},
     {"oob_tcp_keepalive_intvl", "1"},
     {"oob_tcp_keepalive_probes", "2"},
