@@ -15,6 +15,8 @@ void take_step(Context& ctx, const std::string& job_name, AttemptLive& live,
   live.last_step = step;
   ctx.out.commands.emplace_back(StoreStep{.job = job_name, .record = step});
   if (job.state != JobState::kStarting) return;
+  int64_t& startup_ms = ctx.state.vol.startup_ms;
+  startup_ms = std::max(startup_ms, ctx.now() - live.started_ms);
   pb::JobRecord r;
   r.mutable_running()->set_epoch(job.epoch);
   r.mutable_running()->set_step(step.step());

@@ -74,7 +74,8 @@ void schedule(Context& ctx);
 // Memory that each of `ranks` ranks needs, by the plan of the job's submit; 0: not known.
 uint64_t planned_bytes(const Job& job, uint64_t ranks);
 // Why a queued job is not placed: one of the reasons of JobStatus.
-std::string waiting_reason(const State& state, const Job& job, int64_t now_ms);
+std::string waiting_reason(const State& state, const Config& config, const Job& job,
+                           int64_t now_ms);
 
 // requests.cc
 void on_request(Context& ctx, const Message& message);

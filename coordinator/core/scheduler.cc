@@ -130,6 +130,43 @@ std::vector<pb::RankPlacement> pack(std::vector<Room> rooms, uint64_t ranks) {
   return places;
 }
 
+// The nodes of ranks that follow each other, with as many ranks on each of them; empty: not as
+// many.
+std::vector<std::string> even_nodes(const std::vector<pb::RankPlacement>& ranks, size_t each) {
+  std::vector<std::string> nodes;
+  for (size_t i = 0; i < ranks.size(); i += each) {
+    for (size_t j = i; j < i + each; ++j)
+      if (j >= ranks.size() || ranks[j].node() != ranks[i].node()) return {};
+    nodes.push_back(ranks[i].node());
+  }
+  const std::set<std::string> distinct(nodes.begin(), nodes.end());
+  return distinct.size() == nodes.size() ? nodes : std::vector<std::string>();
+}
+
+// Nodes that go on keep the numbers of their ranks, and who is new takes those that are free: what
+// a spare replaces is one node's ranks, not a shift of all.
+void keep_numbers(const Job& job, std::vector<pb::RankPlacement>* places) {
+  const std::string& first = places->front().node();
+  const auto each = static_cast<size_t>(
+      std::count_if(places->begin(), places->end(),
+                    [&first](const pb::RankPlacement& p) { return p.node() == first; }));
+  const std::vector<std::string> old = even_nodes(job.ranks, each);
+  const std::vector<std::string> nodes = even_nodes(*places, each);
+  std::vector<std::string> order(nodes.size()), fresh;
+  for (const std::string& node : nodes) {
+    const auto index = static_cast<size_t>(std::find(old.begin(), old.end(), node) - old.begin());
+    if (index < old.size() && index < order.size()) {
+      order[index] = node;
+    } else {
+      fresh.push_back(node);
+    }
+  }
+  auto next = fresh.begin();
+  for (std::string& node : order)
+    if (node.empty()) node = *next++;
+  for (size_t i = 0; i < order.size() * each; ++i) (*places)[i].set_node(order[i / each]);
+}
+
 std::vector<pb::RankPlacement> find_place(const Context& ctx, const Floor& floor, const Job& job,
                                           uint64_t ranks) {
   const auto it = ctx.state.vol.blamed.find(job.name);
@@ -137,7 +174,9 @@ std::vector<pb::RankPlacement> find_place(const Context& ctx, const Floor& floor
   const uint64_t bytes = planned_bytes(job, ranks);
   for (const std::string& build : floor.builds) {
     auto places = pack(rooms_of(floor, build, blamed, bytes), ranks);
-    if (!places.empty()) return places;
+    if (places.empty()) continue;
+    keep_numbers(job, &places);
+    return places;
   }
   return {};
 }
@@ -194,6 +233,16 @@ bool comes_before(const Job& a, const Job& b) {
   return a.priority != b.priority ? a.priority > b.priority : a.order < b.order;
 }
 
+// Whether what is missing does not just need a moment to come up.
+bool all_came(const Context& ctx) {
+  return ctx.state.vol.workers.size() >= ctx.config.workers_expected ||
+         ctx.now() >= ctx.config.expected_until_ms;
+}
+
+bool too_late(const State& state, const Config& config, int64_t now_ms) {
+  return now_ms > config.leave_at_ms - std::max(config.startup_ms, state.vol.startup_ms);
+}
+
 // Jobs that want a place now, in order.
 std::vector<const Job*> queue(const State& state, int64_t now_ms) {
   std::vector<const Job*> jobs;
@@ -221,11 +270,13 @@ void schedule(Context& ctx) {
   std::vector<std::string> placed;
   Floor floor = look_around(ctx);
   vol.kept_for.clear();
+  if (too_late(ctx.state, ctx.config, ctx.now())) return;
   for (const Job* job : queue(ctx.state, ctx.now())) {
     auto places = find_place(ctx, floor, *job, ranks_asked(*job));
     const int64_t since = vol.waiting_since_ms.try_emplace(job->name, ctx.now()).first->second;
     const bool too_small = too_few_slots(ctx.state, *job);
-    if (places.empty() && too_small && ctx.now() - since >= ctx.config.shrink_after_ms)
+    if (places.empty() && too_small && all_came(ctx) &&
+        ctx.now() - since >= ctx.config.shrink_after_ms)
       places = find_smaller_place(ctx, floor, *job);
     if (!places.empty()) {
       placed.push_back(job->name);
@@ -246,7 +297,9 @@ void schedule(Context& ctx) {
   }
 }
 
-std::string waiting_reason(const State& state, const Job& job, int64_t now_ms) {
+std::string waiting_reason(const State& state, const Config& config, const Job& job,
+                           int64_t now_ms) {
+  if (too_late(state, config, now_ms)) return "WaitingForTime";
   const auto retry = state.vol.retry_at_ms.find(job.name);
   if (retry != state.vol.retry_at_ms.end() && now_ms < retry->second) return "Backoff";
   if (too_few_slots(state, job)) return "WaitingForCapacity";

@@ -58,6 +58,8 @@ std::string waiting_message(const State& state, const Job& job, const std::strin
         (bytes > 0 ? " with " + bytes_text(static_cast<int64_t>(bytes)) + " of memory each" : "") +
         ", the live workers have " + n(slots) +
         ": start more workers or allow fewer ranks (parallelism.allowed_ranks)";
+  } else if (reason == "WaitingForTime") {
+    text = "the workers are taken away before a new attempt could save anything";
   } else if (reason == "HigherPriority") {
     text = "slots are kept for a job that comes first";
   } else {
@@ -113,7 +115,7 @@ pb::JobStatus job_status(const State& state, const Config& config, const Job& jo
     s.set_reason(job.stop ? "Cancelled" : "");
     s.set_message(attempt_message(state, job));
   } else {
-    s.set_reason(waiting_reason(state, job, event.now_ms));
+    s.set_reason(waiting_reason(state, config, job, event.now_ms));
     s.set_message(waiting_message(state, job, s.reason(), event.now_ms));
   }
   fill_numbers(state, job, &s);

@@ -33,7 +33,16 @@ struct Config {
   int64_t pause_ms = 1000;           // a longer gap between events was a pause of this process
   int64_t shrink_after_ms = 30000;   // capacity below `ranks` for this long: fewer allowed ranks do
   int64_t reserve_after_ms = 60000;  // a job that waits longer is not overtaken by smaller ones
-  int64_t forget_ms = 3600000;       // a lost worker leaves the list
+  // So many come up together after a start: no job takes fewer ranks before they have, or before
+  // expected_until_ms.
+  uint64_t workers_expected = 0;
+  int64_t expected_until_ms = 0;
+  // The workers are taken away soon after leave_at_ms: an attempt that makes no step before it
+  // could save nothing and is not begun. A start takes startup_ms, or as long as the longest here
+  // did.
+  int64_t leave_at_ms = INT64_MAX;
+  int64_t startup_ms = 0;
+  int64_t forget_ms = 3600000;  // a lost worker leaves the list
   uint64_t jobs_active_max = 10000;
   uint64_t noted_max = 1000;  // history events of an attempt between two commits; more are dropped
   int commit_tries_max = 5;   // of COMMITTED of one save
@@ -151,7 +160,8 @@ struct Volatile {
   std::map<std::string, AttemptLive> live;          // by job
   std::map<std::string, int64_t> retry_at_ms;       // jobs in BACKOFF
   std::map<std::string, int64_t> waiting_since_ms;  // jobs that found no place
-  std::string kept_for;  // the job that smaller ones must not overtake any more; empty: none
+  std::string kept_for;    // the job that smaller ones must not overtake any more; empty: none
+  int64_t startup_ms = 0;  // longest time from START to a first step
   std::map<std::string, std::string> blamed;      // job -> node of its last bad end
   std::set<std::string> retiring;                 // jobs whose retention the shell is running
   std::map<std::string, uint64_t> reports_taken;  // by state_id, also those without a record

@@ -61,6 +61,71 @@ TEST_F(Scheduler, GangIsPlacedWholeOrNotAtAll) {
   EXPECT_TRUE(job("a").attempt_live);
 }
 
+TEST_F(Scheduler, ASpareTakesTheNumbersOfWhatItReplaces) {
+  for (int i = 0; i < 3; ++i) join(i, 2);
+  ASSERT_EQ(submit(small_spec("a", 6)).code(), 0);
+  pass(200);
+  ASSERT_EQ(places("a"), "node-0 node-0 node-1 node-1 node-2 node-2");
+  live(3, 1'000);
+  join(3, 2);
+  pb::Envelope goodbye;
+  goodbye.set_node(node(0));
+  goodbye.set_incarnation(1);
+  goodbye.mutable_goodbye();
+  tell(1, goodbye);
+  for (int i = 1; i < 3; ++i) report(i, {ended("a", "killed")});
+  for (int i = 1; i < 4; ++i) beat(i);
+  pass(200);
+  EXPECT_EQ(job("a").epoch, 2U);
+  EXPECT_EQ(places("a"), "node-3 node-3 node-1 node-1 node-2 node-2");
+  EXPECT_EQ(job("a").lead, "node-3");
+}
+
+TEST_F(Scheduler, FewerRanksWaitUntilAllWorkersHaveComeOnce) {
+  config_.shrink_after_ms = 1'000;
+  config_.workers_expected = 3;
+  config_.expected_until_ms = now_ + 60'000;
+  join(0, 1);
+  join(1, 1);
+  pb::JobSpec spec = small_spec("a", 3);
+  spec.mutable_parallelism()->add_allowed_ranks(2);
+  ASSERT_EQ(submit(spec).code(), 0);
+  live(2, 10'000);
+  EXPECT_FALSE(job("a").attempt_live) << "the third is still coming up";
+  join(2, 1);
+  pass(200);
+  ASSERT_TRUE(job("a").attempt_live);
+  EXPECT_EQ(job("a").ranks.size(), 3U);
+  live(2, 20'000);
+  EXPECT_EQ(job("a").epoch, 2U) << "it is lost, and all have been there";
+  EXPECT_EQ(job("a").ranks.size(), 2U);
+}
+
+TEST_F(Scheduler, NothingBeginsThatCouldNotSave) {
+  config_.leave_at_ms = now_ + 60'000;
+  config_.startup_ms = 5'000;
+  join(0, 2);
+  ASSERT_EQ(submit(small_spec("a", 2)).code(), 0);
+  live(1, 20'000);
+  ASSERT_TRUE(job("a").attempt_live);
+  report(0, {step("a", 1)});
+  ASSERT_EQ(job("a").state, JobState::kRunning);
+  live(1, 10'000);
+  report(0, {ended("a", "signal", 1)});
+  beat(0);
+  pass(200);
+  EXPECT_EQ(job("a").epoch, 2U) << "30 s are left, and the first start took 20 s";
+  report(0, {step("a", 2)});
+  live(1, 10'000);
+  report(0, {ended("a", "signal", 2)});
+  beat(0);
+  pass(200);
+  EXPECT_EQ(job("a").epoch, 2U) << "with 20 s left a start like the first comes too late";
+  EXPECT_EQ(
+      job_status(state_, config_, job("a"), {.now_ms = now_, .wall_ms = 0, .body = {}}).reason(),
+      "WaitingForTime");
+}
+
 TEST_F(Scheduler, PlannedMemoryMustFit) {
   join(0, 4);
   join(1, 4);
