@@ -77,6 +77,7 @@ std::string next_action(const pb::JobStatus& job) {
   if (job.state() == "CANCELLED") return "swax resume " + name + " goes on from its checkpoint";
   if (job.state() == "HELD") return "restore the coordinator's state, or submit under another name";
   if (job.reason() == "WaitingForCapacity") return "start more workers (swax worker), or cancel it";
+  if (job.reason() == "WaitingForTime") return "nothing; it goes on in the next Slurm job";
   if (job.state() == "QUEUED") return "nothing; it starts as soon as slots are free";
   if (job.state() == "BACKOFF")
     return "nothing; swax events " + name + " tells why the last attempt ended";

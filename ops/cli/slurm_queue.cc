@@ -77,6 +77,18 @@ std::vector<SlurmJob> parse_squeue_lines(std::string_view text) {
   return jobs;
 }
 
+std::string slurm_field(std::string_view text, std::string_view key) {
+  const std::string mark = std::string(key) + "=";
+  for (const std::string_view line : split(text, '\n')) {
+    for (const std::string_view word : split(line, ' ')) {
+      if (!word.starts_with(mark)) continue;
+      const std::string value(word.substr(mark.size()));
+      return value == "(null)" ? "" : value;
+    }
+  }
+  return "";
+}
+
 Result<std::vector<SlurmJob>> find_slurm_jobs(const std::string& comment) {
   const CommandResult json = run_command({"squeue", "--json"}, kSqueueMs);
   Result<std::vector<SlurmJob>> all = parse_squeue_json(json.out);

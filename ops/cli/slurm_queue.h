@@ -24,6 +24,9 @@ struct SlurmJob {
 Result<std::vector<SlurmJob>> parse_squeue_json(std::string_view text);
 std::vector<SlurmJob> parse_squeue_lines(std::string_view text);  // "ID|STATE|REASON|COMMENT"
 
+// A value of "KEY=VALUE KEY=VALUE ..." as scontrol shows things; empty: none, or "(null)".
+std::string slurm_field(std::string_view text, std::string_view key);
+
 // Jobs with this comment, the oldest first, one row each; also those that ended a little while ago.
 // kUnavailable: Slurm does not answer.
 Result<std::vector<SlurmJob>> find_slurm_jobs(const std::string& comment);

@@ -92,7 +92,10 @@ std::string settings_of(const SlurmScript& script, const pb::JobSpec& spec) {
     text += "spec=" + quoted(script.spec_path) + "\nstate=" + quoted(script.state) + "\n";
   }
   text += "slots=" + to_text(slurm_shape(spec).ranks_per_node) + "\n";
-  text += "container=" + quoted(spec.resources().container()) + "\n";
+  if (!script.pool) text += "exclude=" + quoted(spec.resources().exclude()) + "\n";
+  const std::string& container = spec.resources().container();
+  text +=
+      "container=(" + (container.empty() ? "" : quoted("--container-image=" + container)) + ")\n";
   return text;
 }
 
@@ -122,6 +125,12 @@ Result<std::string> render_script(const SlurmScript& script, const pb::JobSpec& 
   if (!plain(script.state))
     return invalid_argument("state folder " + printable(script.state) +
                             ": must have no space, quote, backslash or #");
+  const pb::Resources& r = spec.resources();
+  if (r.time_minutes() > 0 && uint64_t{r.time_minutes()} * 60 <= r.signal_seconds())
+    return invalid_argument("resources.time_minutes=" + to_text(uint64_t{r.time_minutes()}) +
+                            " leaves no time to train: the ranks are told to leave " +
+                            "resources.signal_seconds=" + to_text(uint64_t{r.signal_seconds()}) +
+                            " before the limit");
   const Header header = header_of(script, spec);
   SWAX_TRY(header.status());
   const std::string text = script.pool ? kPoolScript : kTrainScript;

@@ -3,11 +3,9 @@
 // leaves with what the batch script needs to know (slurm_verbs.h). STATE is a folder as `swax run`
 // makes it, so every verb that reads one reads this one; a later Slurm job with the same STATE goes
 // on.
-#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/signalfd.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <memory>
@@ -24,6 +22,7 @@
 #include "ops/cli/output.h"
 #include "ops/cli/run_prepare.h"
 #include "ops/cli/run_result.h"
+#include "ops/cli/slurm_limit.h"
 #include "ops/cli/slurm_verbs.h"
 #include "ops/cli/spec_file.h"
 #include "ops/cli/state_dir.h"
@@ -38,19 +37,28 @@ constexpr int64_t kPollMs = 200;
 constexpr int64_t kAskMs = 2'000;
 constexpr int64_t kStopMs = 5'000;
 constexpr int64_t kLockMs = 60'000;     // an earlier incarnation may be dying still
-constexpr int64_t kGatherMs = 4'000;    // before a job that is known finds a part of its nodes
 constexpr int64_t kNodesMs = 60'000;    // for the workers of all nodes to come up
 constexpr int64_t kStarvedMs = 15'000;  // the nodes that are left do not suffice: none comes back
 constexpr int64_t kLeaveMs = 120'000;   // for the last checkpoint
 
 // Nodes of an allocation do not come back, and there are no others: what is lost is soon given up,
-// and fewer ranks begin at once. An earlier incarnation's workers have other names.
-coord::Config allocation_timing(bool first_start) {
+// and fewer ranks begin at once, but not before all nodes have come up. An earlier incarnation's
+// workers have other names. Before the time limit nothing begins that would not reach a checkpoint.
+coord::Config allocation_timing(const StateDir& state, const pb::JobSpec& spec, bool first_start,
+                                int64_t nodes) {
+  const int64_t now_ms = SystemClock().monotonic_ms();
   coord::Config timing;
+  const Result<RunView> view = load_run_view(state);
+  if (view.ok()) timing.startup_ms = longest_startup_ms(view->events);
+  timing.leave_at_ms =
+      leave_at_ms(read_slurm_limit(), spec.resources().signal_seconds(), timing.startup_ms, now_ms);
   timing.lost_ms = 3'500;
   timing.shrink_after_ms = 1'500;
   timing.launch_ms = 60'000;
-  if (first_start) timing.reattach_ms = 1'000;
+  if (!first_start) return timing;
+  timing.reattach_ms = 1'000;
+  timing.workers_expected = static_cast<uint64_t>(nodes);
+  timing.expected_until_ms = now_ms + kNodesMs;
   return timing;
 }
 
@@ -196,6 +204,10 @@ class SlurmJobRun {
       if (const int code = ended_code(job); code >= 0) return code;
       const bool waited = leave_ms != kNot && now_ms - leave_ms > kLeaveMs;
       if (leave_ms != kNot && (rests(job) || waited)) return kSlurmSaved;
+      if (rests(job) && job.reason() == "WaitingForTime") {
+        view_.say("the time limit is too near to begin again: " + one_line(job.message(), 300));
+        return kSlurmSaved;
+      }
       const bool starves = rests(job) && job.reason() == "WaitingForCapacity";
       if (!starves) starved_ms = kNot;
       if (starves && starved_ms == kNot) starved_ms = now_ms;
@@ -234,39 +246,28 @@ struct Address {
   bool insecure = false;  // one that others reach, without keys
 };
 
-Result<Served> try_serve(const Address& address, const StateDir& state, bool first_start) {
+Result<Served> try_serve(const Address& address, const StateDir& state,
+                         const coord::Config& timing) {
   Served served;
   SWAX_ASSIGN(served.lock, lock_file(state.lock_path()));
   SWAX_ASSIGN(served.server, coord::Server::open({.state = state.coordinator_folder(),
                                                   .listen = address.listen,
                                                   .store = state.store_folder(),
                                                   .insecure = address.insecure,
-                                                  .timing = allocation_timing(first_start)}));
+                                                  .timing = timing}));
   return served;
 }
 
-Result<Served> serve(const Address& address, const StateDir& state, bool first_start,
+Result<Served> serve(const Address& address, const StateDir& state, const coord::Config& timing,
                      Leave* leave) {
   SystemClock clock;
   const int64_t end_ms = clock.monotonic_ms() + kLockMs;
   for (;;) {
-    Result<Served> served = try_serve(address, state, first_start);
+    Result<Served> served = try_serve(address, state, timing);
     const bool taken = !served.ok() && served.status().code() == Code::kFailedPrecondition;
     if (!taken || clock.monotonic_ms() >= end_ms || leave->asked()) return served;
     leave->wait(500);
   }
-}
-
-// A port that is free now, for a server that begins later.
-Result<std::string> free_port() {
-  const Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  socklen_t bytes = sizeof address;
-  auto* any = reinterpret_cast<sockaddr*>(&address);
-  if (!fd.valid() || ::bind(fd.get(), any, bytes) != 0 || ::getsockname(fd.get(), any, &bytes) != 0)
-    return unavailable("no free port");
-  return to_text(uint64_t{ntohs(address.sin_port)});
 }
 
 std::string port_of(const std::string& address) { return address.substr(address.rfind(':') + 1); }
@@ -300,17 +301,9 @@ int verb_slurm_serve(const Args& args) {
   if (const Status s = prepare(*state, &*spec); !s.ok()) return fail_as(s, kSlurmConfig);
   const std::string& port_file = args.text("--port-file");
   const bool first_start = port_file.empty() || !path_exists(port_file);
-  std::string listen = args.text("--listen");
-  // An earlier incarnation's job would begin with the first nodes that come: all are called first.
-  if (first_start && !port_file.empty() && listen.ends_with(":0") && load_run_view(*state).ok()) {
-    const Result<std::string> free = free_port();
-    if (!free.ok()) return fail_as(free.status(), kSlurmRetry);
-    listen = listen.substr(0, listen.size() - 1) + *free;
-    if (const Status s = write_atomic(port_file, *free); !s.ok()) return fail_as(s, kSlurmConfig);
-    leave.wait(kGatherMs);
-  }
   const Result<Served> served =
-      serve({.listen = listen, .insecure = args.has("--insecure")}, *state, first_start, &leave);
+      serve({.listen = args.text("--listen"), .insecure = args.has("--insecure")}, *state,
+            allocation_timing(*state, *spec, first_start, args.integer("--nodes")), &leave);
   if (!served.ok()) return fail_as(served.status(), kSlurmRetry);
   const std::string port = port_of(served->server->address());
   if (!port_file.empty()) {

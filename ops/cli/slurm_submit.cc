@@ -141,7 +141,9 @@ class Submission {
         }
         if (!found->empty()) return settle(*found, id);
       }
-      if (const int code = try_once(id); code >= 0) return code;
+      const int code = try_once(id);
+      if (code == kExitOk && tries > 1) return look_later(id, gap_ms);
+      if (code >= 0) return code;
     }
     print_message("Slurm does not answer; request id " + request_id_ +
                   ": the same command with --request-id " + request_id_ +
@@ -164,6 +166,12 @@ class Submission {
                   "; the queue is searched for request id " + request_id_ +
                   " before it is tried again");
     return -1;
+  }
+
+  // What an earlier sbatch handed over may come into the queue after this one.
+  int look_later(int64_t* id, int64_t gap_ms) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(gap_ms));
+    return look_again(id);
   }
 
   // It has a number. Is it the only one, and will it ever start?

@@ -87,7 +87,8 @@ VerbSpec serve_verb() {
       .summary = "The coordinator inside a batch script, for one training job.",
       .details =
           "Exit codes: 0 SUCCEEDED, 93 FAILED or CANCELLED, 78 spec or data are wrong, 99 saved "
-          "and left after a signal, 75 the nodes that are left are too few.",
+          "and left after a signal or before the time limit, 75 the nodes that are left are too "
+          "few.",
       .words = {{.name = "FILE", .doc = "job spec (TOML)"}},
       .options = {state, listen, insecure, ranks_option(), set_option(), nodes,
                   text_option("--port-file", "PATH", "write the port there"),

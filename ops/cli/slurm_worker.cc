@@ -18,6 +18,7 @@
 #include "ops/cli/client_session.h"
 #include "ops/cli/output.h"
 #include "ops/cli/slurm_command.h"
+#include "ops/cli/slurm_queue.h"
 #include "ops/cli/slurm_verbs.h"
 #include "ops/cli/worker_options.h"
 #include "proto/base/files.h"
@@ -29,9 +30,10 @@ namespace swax {
 namespace {
 
 constexpr int kPollMs = 500;
-constexpr int64_t kAskMs = 2'000;       // for an answer
-constexpr int64_t kAskEveryMs = 5'000;  // to be sure that the coordinator is there
-constexpr int64_t kSilentMs = 10'000;   // longer than a coordinator needs to start again
+constexpr int64_t kAskMs = 2'000;         // for an answer
+constexpr int64_t kAskEveryMs = 5'000;    // to be sure that the coordinator is there
+constexpr int64_t kSilentMs = 10'000;     // longer than a coordinator needs to start again
+constexpr int64_t kHelpEveryMs = 30'000;  // controllers count the calls of a user
 constexpr int64_t kScontrolMs = 30'000;
 constexpr size_t kNameBytesMax = 32;
 
@@ -87,7 +89,7 @@ class NodeWatch {
   void run() {
     SystemClock clock;
     int64_t ask_ms = clock.monotonic_ms() + kAskEveryMs;
-    int64_t heard_ms = clock.monotonic_ms();
+    int64_t heard_ms = clock.monotonic_ms(), help_ms = 0;
     while (!ended_) {
       pollfd item{.fd = fd_.get(), .events = POLLIN, .revents = 0};
       ::poll(&item, 1, kPollMs);
@@ -96,9 +98,9 @@ class NodeWatch {
       ask_ms = clock.monotonic_ms() + kAskEveryMs;
       if (answers()) {
         heard_ms = clock.monotonic_ms();
-      } else if (clock.monotonic_ms() - heard_ms >= kSilentMs) {
+      } else if (clock.monotonic_ms() - heard_ms >= kSilentMs && clock.monotonic_ms() >= help_ms) {
         call_for_help();
-        heard_ms = clock.monotonic_ms();
+        help_ms = clock.monotonic_ms() + kHelpEveryMs;
       }
     }
   }
@@ -129,9 +131,9 @@ class NodeWatch {
     const std::string job = variable("SLURM_JOB_ID");
     const CommandResult host = run_command({"squeue", "-h", "-j", job, "-o", "%B"}, kScontrolMs);
     const std::string node = said(host);
-    const CommandResult state =
-        run_command({"sinfo", "-h", "-N", "-n", node, "-o", "%T"}, kScontrolMs);
-    if (!host.ok() || !state.ok()) {
+    CommandResult state;
+    if (host.ok()) state = run_command({"sinfo", "-h", "-N", "-n", node, "-o", "%T"}, kScontrolMs);
+    if (!state.ok()) {
       log_error("slurm", "neither the coordinator nor Slurm can be reached: this node is cut off",
                 {{"coordinator", address_}});
       left_ = true;
@@ -146,6 +148,15 @@ class NodeWatch {
     const CommandResult requeued = run_command({"scontrol", "requeue", job}, kScontrolMs);
     log_warn("slurm", "its node is down: the job is requeued",
              {{"job", job}, {"said", said(requeued)}});
+    if (requeued.ok()) leave_out(job, node);
+  }
+
+  // The next incarnation does without the node, should it come back meanwhile.
+  static void leave_out(const std::string& job, const std::string& node) {
+    const CommandResult shown = run_command({"scontrol", "-o", "show", "job", job}, kScontrolMs);
+    std::string nodes = slurm_field(shown.out, "ExcNodeList");
+    nodes += (nodes.empty() ? "" : ",") + node;
+    run_command({"scontrol", "update", "JobId=" + job, "ExcNodeList=" + nodes}, kScontrolMs);
   }
 
   Agent& agent_;

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "ops/cli/doctor.h"
+#include "ops/cli/doctor_slurm.h"
 #include "ops/cli/output.h"
 #include "ops/cli/verbs.h"
 #include "proto/base/text.h"
@@ -57,6 +58,8 @@ void print_rows_json(const std::vector<DoctorRow>& rows, bool fits) {
 int doctor(const Args& args) {
   std::vector<DoctorRow> rows = doctor_machine(args.text("--state"));
   for (DoctorRow& row : doctor_devices()) rows.push_back(std::move(row));
+  if (args.has("--slurm"))
+    for (DoctorRow& row : doctor_slurm(args.text("--state"))) rows.push_back(std::move(row));
   const bool fits = std::all_of(rows.begin(), rows.end(), [](const auto& r) { return r.fits; });
   if (args.text("--output") == "json") {
     print_rows_json(rows, fits);
@@ -80,8 +83,12 @@ VerbSpec doctor_verb() {
                        .value = "DIR",
                        .doc = "state folder to check, or the nearest folder above it",
                        .fallback = "runs"},
+                      {.name = "--slurm",
+                       .value = "",
+                       .doc = "also the Slurm cluster that is reached from here",
+                       .kind = ArgKind::kFlag},
                       output_option()},
-          .examples = {"swax doctor", "swax doctor -o json"},
+          .examples = {"swax doctor", "swax doctor --slurm --state /shared/runs"},
           .run = doctor};
 }
 

@@ -46,7 +46,7 @@ VERBS = {  # verb: the options that its help must name
     "data list": ["--data", "-o, --output"],
     "data describe": ["--data", "-o, --output"],
     "data baseline": ["--state", "--data", "--seq-len", "--order", "-o, --output"],
-    "doctor": ["--state", "-o, --output"],
+    "doctor": ["--state", "--slurm", "-o, --output"],
     "version": ["-o, --output"],
 }
 
