@@ -16,8 +16,21 @@ from swax_e2e import Failure, check, say, wait_until  # noqa: E402,F401
 MINI = os.path.join(HERE, "mini_slurm.sh")
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "scontrol", "munged", "ip", "nft", "unshare",
             "nsenter", "setsid")
+# What a Slurm job is when nothing more comes.
+OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "DEADLINE", "OUT_OF_MEMORY")
 # A power cut shows to Slurm after 5-6 s; a requeued job begins again after 6 s.
 KNOBS = {"SLURMD_TIMEOUT": "2", "MESSAGE_TIMEOUT": "1", "KILL_WAIT": "3", "LIFETIME": "900"}
+
+
+def wait_for(condition, seconds, what, pause=0.2):
+    """As wait_until, for what costs a process or a long read: it must not slow the ranks down."""
+    end = time.monotonic() + seconds
+    while True:
+        value = condition()
+        if value:
+            return value
+        check(time.monotonic() < end, f"not within {seconds} s: {what}")
+        time.sleep(pause)
 
 
 def reason_to_skip():
@@ -105,9 +118,17 @@ class Lab:
 
     def wait_state(self, job, states, seconds):
         states = (states,) if isinstance(states, str) else states
-        wait_until(lambda: self.state(job) in states, seconds,
-                   f"Slurm job {job} is {' or '.join(states)}; it is {self.state(job)}")
-        return self.state(job)
+        seen = []
+
+        def reached():
+            seen.append(self.state(job))
+            return seen[-1] in states
+
+        try:
+            wait_for(reached, seconds, f"Slurm job {job} is {' or '.join(states)}")
+        except Failure as failure:
+            raise Failure(f"{failure}; it is {seen[-1]}") from None
+        return seen[-1]
 
     def exit_code(self, job):
         """Of the script: '0:0' is exit code 0, no signal."""
@@ -225,16 +246,22 @@ class Training:
         return e2e.newest_step(self.folder)
 
     def wait_step(self, step, seconds=90):
-        wait_until(lambda: self.step() >= step or self._over(), seconds, f"step {step}")
-        check(self.step() >= step, f"ended before step {step}\n{self.log()}")
+        looked = [time.monotonic()]
 
-    def _over(self):
-        return self.lab.state(self.job) in ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT")
+        def there():
+            if self.step() >= step:
+                return True
+            if time.monotonic() - looked[0] < 2:
+                return False
+            looked[0] = time.monotonic()
+            return self.lab.state(self.job) in OVER
+
+        wait_for(there, seconds, f"step {step}", pause=0.1)
+        check(self.step() >= step, f"ended before step {step}\n{self.log()}")
 
     def result(self, seconds=120, code="0:0"):
         """The result that stands last in the job's output; the script must end with the code."""
-        wait_until(self._over, seconds, f"Slurm job {self.job} ends; it is "
-                                        f"{self.lab.state(self.job)}")
+        self.lab.wait_state(self.job, OVER, seconds)
         check(self.lab.exit_code(self.job) == code,
               f"exit code {self.lab.exit_code(self.job)}, must be {code}\n{self.log()}")
         return json.loads(self.ask("status", "--state", self.state, "-o", "json"))
@@ -249,13 +276,29 @@ class Training:
         events = json.loads(self.ask("events", "--state", self.state, "-o", "json"))
         return [e for e in events if kind is None or e["kind"] == kind]
 
+    def lose(self, how, node):
+        """Power cut, cut cable, ...; in seconds after it, when the next attempt made its first step.
+        The event of the attempt's end must name the node."""
+        self.wait_step(self.step() + 25)
+        epoch = max(e2e.epochs(self.folder))
+        lost_ms = time.time() * 1000
+        self.lab.mini(how, node)
+        when = wait_for(lambda: first_report_after(self.folder, epoch + 1, lost_ms), 60,
+                        f"a step of attempt {epoch + 1}", pause=0.1)
+        seconds = (when - lost_ms) / 1000
+        say(f"{how} {node}: first step of the next attempt after {seconds:.1f} s")
+        ends = [e for e in self.events("attempt_ended") if e["attempt"] == epoch]
+        check(ends and ends[0]["fields"]["node"].startswith(node + "-"),
+              f"the end of attempt {epoch} does not name {node}: {ends}")
+        return seconds
+
     def expect_digest(self, digest, seconds=120):
         got = self.result(seconds)["digest"]
         check(got == digest, f"digest {got}, on one machine {digest}\n{self.log()}")
 
 
 def first_report_after(folder, epoch, wall_ms):
-    """When (wall ms) the attempt reported its first step at or after that time; None: not yet."""
+    """When (wall ms) the attempt made its first step at or after that time; None: not yet."""
     for report in e2e.reports(folder, epoch):
         if 2 in report:
             when = e2e.fields(report[2]).get(10, 0)
