@@ -25,6 +25,7 @@ constexpr Category kCategories[] = {
     {"inputs", "tokens, RoPE tables, numbers of the step", &MemoryPlan::input_bytes},
     {"staging", "copy for the checkpoint being written", &MemoryPlan::staging_bytes},
     {"workspace", "of the streams of a GPU", &MemoryPlan::workspace_bytes},
+    {"graphs", "CUDA graphs of the layers, about", &MemoryPlan::graph_bytes},
 };
 
 std::string scientific(double value) {
@@ -133,8 +134,8 @@ std::string ranks_part(const PlanReport& plan) {
     memory.add({to_text(m.ranks), cell(m.master_bytes + m.moment_bytes),
                 cell(m.accumulator_bytes + m.partial_bytes), cell(m.gather_bytes),
                 cell(m.exchange_bytes), cell(m.arena_bytes),
-                cell(m.norm_bytes + m.input_bytes + m.workspace_bytes), cell(m.staging_bytes),
-                cell(m.total())});
+                cell(m.norm_bytes + m.input_bytes + m.workspace_bytes + m.graph_bytes),
+                cell(m.staging_bytes), cell(m.total())});
     const std::string most = group_digits(ranks.micro_steps);
     slots.add({to_text(m.ranks), most,
                ranks.slots_min == ranks.micro_steps ? most

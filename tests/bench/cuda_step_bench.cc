@@ -3,9 +3,9 @@
 //   cuda_step_bench JOB.toml [STEPS [PROFILED]] [--set section.key=value]...
 // One sequence a step unless --set says otherwise; short and long windows take turns by chance. A
 // line per window: median time of a step after the first, tokens/s and its share of the device's
-// dense bf16 rate. Then, over PROFILED further steps (8) with events around every call, the time of each kernel
-// class (calls on one stream; gaps and overlap stay outside), and the planned device memory beside
-// what the device reports.
+// dense bf16 rate. Then, over PROFILED further steps (8) with events around every call, the time of
+// each kernel class (calls on one stream; gaps and overlap stay outside), and the planned device
+// memory beside what the device reports.
 #include <cuda_runtime_api.h>
 #include <stdlib.h>
 
@@ -167,6 +167,7 @@ Status run(const std::string& path, int64_t steps, int64_t profiled,
   options.spec = spec;
   options.data_folders = {data};
   options.sink = &sink;
+  options.graphs = spec.training().graphs();
   const int64_t free_before = free_bytes();
   SWAX_ASSIGN(const auto trainer,
               Trainer::create(profile, *shard[0], *replica[0], std::move(options)));
@@ -178,6 +179,10 @@ Status run(const std::string& path, int64_t steps, int64_t profiled,
   SWAX_TRY(trainer->start());
   SWAX_TRY(trainer->run());
   print_windows(sink, spec, shape);
+  const GraphBackend::Counts graphs = trainer->graph_counts();
+  std::printf("graphs: %lld made, %lld launches, %lld regions call by call\n",
+              static_cast<long long>(graphs.captured), static_cast<long long>(graphs.launched),
+              static_cast<long long>(graphs.direct));
   const int64_t taken = free_before - sink.free;
   std::printf("memory: planned %.3f GiB, the device reports %.3f GiB taken: %+.2f %%\n",
               static_cast<double>(plan.device_bytes()) / kGiB, static_cast<double>(taken) / kGiB,

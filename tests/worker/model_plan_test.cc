@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "jobs/layout.h"
+#include "kernels/graph_backend.h"
 #include "tests/worker/model_rig.h"
 #include "worker/model/plan.h"
 
@@ -113,6 +114,26 @@ TEST(MemoryPlanTest, CategoriesEqualTheirDefinitions) {
                                  plan->norm_bytes + plan->arena_bytes + plan->input_bytes +
                                  plan->staging_bytes);
   }
+}
+
+// Forward and backward of each layer and window, and the head; two ranks form gradients in one
+// place.
+TEST(MemoryPlanTest, GraphsAreCountedWhereTheyAre) {
+  pb::JobSpec s = spec();
+  s.mutable_training()->set_graphs(true);
+  EXPECT_EQ(plan_memory(s, 2)->graph_bytes, 0);  // none on a CPU
+  s.mutable_training()->set_backend("cuda");
+  const auto with = plan_memory(s, 2);
+  s.mutable_training()->set_graphs(false);
+  const auto without = plan_memory(s, 2);
+  ASSERT_TRUE(with.ok() && without.ok());
+  int64_t forward = 0;
+  const ModelShape shape = *model_shape(s.model());
+  for (const LayerKind kind : shape.kinds)
+    forward += kind == LayerKind::kAttention ? 2 : 1;
+  EXPECT_EQ(with->graph_bytes, (2 * forward + 1) * GraphBackend::kGraphBytes);
+  EXPECT_EQ(without->graph_bytes, 0);
+  EXPECT_EQ(with->device_bytes(), without->device_bytes() + with->graph_bytes);
 }
 
 // On a GPU values are bf16, slots of all micro-steps wait in pinned memory, streams have

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <memory>
 
+#include "kernels/graph_backend.h"
 #include "kernels/measuring_backend.h"
 #include "proto/base/text.h"
 #include "worker/model/model.h"
@@ -95,6 +96,21 @@ void plan_inputs(const ModelShape& shape, const SlotPlan& slots, int64_t tokens,
   plan->input_bytes = slot + tables + numbers + plan->input_pinned_bytes;
 }
 
+// Regions that differ: by window in attention, by the place of a gradient that one rank forms where
+// its sum belongs (or in the exchange buffer), by the place of resharded weights.
+void plan_graphs(const ModelShape& shape, const SlotPlan& slots, const PlanOptions& options,
+                 MemoryPlan* plan) {
+  constexpr int64_t kWindows = 2;
+  if (options.backend == BackendKind::kCpu) return;
+  const int64_t gradient_places = slots.ranks == 1 ? sum_levels(slots) + 2 : 1;
+  const int64_t weight_places = options.reshard ? options.prefetch + 1 : 1;
+  int64_t forward = 0;
+  for (const LayerKind kind : shape.kinds) forward += kind == LayerKind::kAttention ? kWindows : 1;
+  const int64_t regions = weight_places * (forward + gradient_places * (forward + 1));
+  plan->graph_bytes =
+      std::min<int64_t>(regions, GraphBackend::kGraphsMax) * GraphBackend::kGraphBytes;
+}
+
 // Row sums of this rank, those of all ranks, the order of the table, and the tree over it.
 int64_t norm_bytes(const Layout& layout) {
   const int64_t table_rows = static_cast<int64_t>(layout.row_order.size());
@@ -106,7 +122,8 @@ int64_t norm_bytes(const Layout& layout) {
 
 int64_t MemoryPlan::total() const {
   return master_bytes + moment_bytes + accumulator_bytes + partial_bytes + gather_bytes +
-         exchange_bytes + norm_bytes + arena_bytes + input_bytes + staging_bytes + workspace_bytes;
+         exchange_bytes + norm_bytes + arena_bytes + input_bytes + staging_bytes + workspace_bytes +
+         graph_bytes;
 }
 
 int64_t MemoryPlan::host_bytes() const {
@@ -181,6 +198,7 @@ Result<MemoryPlan> plan_memory(const pb::JobSpec& spec, int ranks) {
   plan.norm_bytes = norm_bytes(layout);
   plan_inputs(shape, slots, tokens, &plan);
   plan.workspace_bytes = kStreams * stream_workspace_bytes(options.backend);
+  if (spec.training().graphs()) plan_graphs(shape, slots, options, &plan);
   const int64_t value_bytes = dtype_bytes(precision_of(options.backend).values);
   if (options.reshard) {
     plan.ring_units = std::min(options.prefetch + 1, shape.units());

@@ -33,6 +33,7 @@ struct MemoryPlan {
   int64_t input_pinned_bytes = 0;  // of them pinned
   int64_t staging_bytes = 0;       // checkpoint copy (pinned host memory)
   int64_t workspace_bytes = 0;     // of the streams
+  int64_t graph_bytes = 0;         // of the graphs, at most; estimated, not allocated by us
   int64_t total() const;
   // On the CPU all memory is the host's; on a GPU what is not pinned lies on the device.
   int64_t host_bytes() const;

@@ -185,6 +185,7 @@ Result<RunOutcome> train_rank(const TrainArguments& args, Collectives& host, Col
                           ? join_path(args.state, "store/jobs/" + spec.job().name() + "/ckpt")
                           : args.checkpoints;
   options.choices_file = join_path(parent_path(options.ckpt_root), "kernel-choices");
+  options.graphs = spec.training().graphs();
   options.epoch = static_cast<uint64_t>(args.epoch);
   options.build_id = build_id();
   options.fingerprint = backend->fingerprint();
