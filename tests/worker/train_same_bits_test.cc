@@ -219,7 +219,8 @@ TEST(SameBits, Table) {
     }
     ASSERT_EQ(wanted.digest.size(), 32U);
     ASSERT_FALSE(wanted.steps.empty());
-    ASSERT_FALSE(wanted.validations.empty());
+    // What the small data holds out is shorter than a window.
+    ASSERT_EQ(wanted.validations.empty(), group.small_data);
     const auto [it, added] = group_of_digest.emplace(wanted.digest, group.name);
     EXPECT_TRUE(added) << group.name << " has the digest of " << it->second;
   }
