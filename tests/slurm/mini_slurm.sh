@@ -11,6 +11,7 @@
 #   mini_slurm.sh start-node DIR n2     power the node up again
 #   mini_slurm.sh cut DIR n2            pull the network cable      (heal DIR n2 plugs it in again)
 #   mini_slurm.sh drop DIR n2           silently drop all packets   (undrop DIR n2)    needs nftables
+#   mini_slurm.sh slow DIR n2 RATE      bandwidth of its link, both ways (80mbit)
 #   mini_slurm.sh kill-ctld DIR         SIGKILL slurmctld           (start-ctld DIR starts it again from its state)
 #   mini_slurm.sh wait-state DIR n2 down 60   wait until sinfo shows that state
 #   mini_slurm.sh status DIR
@@ -39,7 +40,7 @@
 set -euo pipefail
 
 die() { echo "mini_slurm: $*" >&2; exit 1; }
-usage() { sed -n '4,17p' "$0" | sed 's/^# \{0,1\}//'; exit 2; }
+usage() { sed -n '4,18p' "$0" | sed 's/^# \{0,1\}//'; exit 2; }
 [ $# -ge 2 ] || usage
 cmd=$1; DIR=$(realpath -m "$2"); shift 2
 [ "$(id -u)" = 0 ] || die "needs root"
@@ -282,6 +283,8 @@ case $cmd in
            $n "add chain inet mini $h { type filter hook $h priority 0; policy accept; }"
            d=iif; [ $h = output ] && d=oif; $n add rule inet mini $h $d eth0 drop; done' _ "$1" ;;
   undrop) in_lab nsenter --net="/run/netns/$1" nft delete table inet mini ;;
+  slow)  in_lab tc qdisc replace dev "v$1" root tbf rate "$2" burst 256kb latency 200ms
+         in_lab ip netns exec "$1" tc qdisc replace dev eth0 root tbf rate "$2" burst 256kb latency 200ms ;;
   wait-state) wait_state "$1" "$2" "${3:-30}" ;;
   status) in_lab sinfo -N -o '%N %T %E'; in_lab squeue ;;
   *) usage ;;

@@ -104,6 +104,12 @@ class Lab:
                                     env={**self.environment, **(env or {})}, cwd=self.work,
                                     start_new_session=True)
 
+    def slow_links(self, rate):
+        """At a rate like "80mbit": what leaves a node or comes to it takes its time. Steps of several nodes then
+        take as long on any machine, and training is long enough for what is to happen in it."""
+        for node in self.nodes:
+            self.mini("slow", node, rate)
+
     # ---- Slurm's jobs ----
     def sbatch(self, *words, env=None):
         return self.out("sbatch", "--parsable", *words, env=env).split(";")[0]
