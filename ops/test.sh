@@ -32,6 +32,22 @@ if command -v ccache >/dev/null 2>&1; then
   export CCACHE_BASEDIR=$PWD CCACHE_NOHASHDIR=1
   configure+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
 fi
+# CUDA is compiled in the dev build alone, wherever its compiler is; its tests run where a device is.
+cuda=""
+if [ "$preset" = dev ]; then
+  nvcc=${CUDACXX:-$(command -v nvcc || true)}
+  release=$("${nvcc:-false}" --version 2>/dev/null | sed -n 's/.*release \([0-9]*\).*/\1/p' || true)
+  if [ "${release:-0}" -ge 13 ]; then
+    cuda="compiled"
+    configure+=(-DSWAX_CUDA=ON)
+    if command -v ccache >/dev/null 2>&1; then
+      configure+=(-DCMAKE_CUDA_COMPILER_LAUNCHER=ccache)
+    fi
+  else
+    cuda="skipped: no nvcc 13"
+    configure+=(-DSWAX_CUDA=AUTO)
+  fi
+fi
 build=build/$preset
 cmake --preset "$preset" -DSWAX_UNITY=ON "${configure[@]}"
 cmake --build "$build" --target "$target"
@@ -64,6 +80,12 @@ status=0
 echo
 echo "ops/test.sh $mode: set-up and build $((built - started)) s, tests $((SECONDS - built)) s," \
   "total $((SECONDS - started)) s"
+if [ -n "$cuda" ]; then
+  echo "ops/test.sh $mode: CUDA $cuda"
+fi
+# Why single tests were skipped: GoogleTest says it below the line that names the test, scripts in a line.
+awk '/: Skipped$/ { getline; print "skipped: " $0 } /^skipped: /' "$build/Testing/Temporary/LastTest.log" |
+  sort | uniq -c | sort -rn || true
 grep -E '^[0-9]+% tests passed, [0-9]+ tests? failed out of [0-9]+' "$log" | tail -n 1 || true
 if [ "$status" -ne 0 ]; then
   echo "ops/test.sh $mode: FAILED" >&2
