@@ -301,7 +301,7 @@ def main(body):
     scratch = tempfile.mkdtemp(prefix="swax-e2e-")
     started = time.monotonic()
     try:
-        body(sys.argv[1], scratch)
+        body(os.path.abspath(sys.argv[1]), scratch)
     except Failure as failure:
         say(f"FAILED: {failure}")
         say(f"state folders are kept in {scratch}")
