@@ -24,14 +24,26 @@ def small_disk(folder):
 
 
 def fill(folder, left):
-    disk = os.statvfs(folder)
-    with open(os.path.join(folder, "filler"), "wb", buffering=0) as file:
+    """Leaves `left` bytes of what is free now."""
+    with open(os.path.join(folder, "filler"), "ab", buffering=0) as file:
+        disk = os.statvfs(folder)
+        more = disk.f_bavail * disk.f_frsize - left
         try:
-            os.posix_fallocate(file.fileno(), 0, disk.f_bavail * disk.f_frsize - left)
-            while left == 0 and file.seek(0, os.SEEK_END) and file.write(b"f" * 4096):
-                pass
+            if more > 0:
+                os.posix_fallocate(file.fileno(), os.fstat(file.fileno()).st_size, more)
+            while left == 0:
+                file.write(b"f" * 4096)
         except OSError:
             pass
+
+
+def keep_full(folder, left, seconds):
+    """What the run itself gives back, as when an old checkpoint is retired, is taken again: else the
+    next one would find its place."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        fill(folder, left)
+        time.sleep(0.005)
 
 
 def fills_up(bin_folder, state, left, digest):
@@ -41,8 +53,7 @@ def fills_up(bin_folder, state, left, digest):
         e2e.wait_until(lambda: e2e.committed(state) and e2e.newest_step(state) >= 10, 120,
                        "step 10 and a checkpoint")
         before = e2e.committed(state)
-        fill(state, left)
-        time.sleep(FULL_SECONDS)
+        keep_full(state, left, FULL_SECONDS)
         check(run.process.poll() is None, f"the run ended on a full disk\n{run.errors()}")
         kept = e2e.committed(state)
         check(kept and kept[-1] >= before[-1], f"checkpoints {before}, then {kept}")

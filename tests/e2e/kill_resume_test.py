@@ -2,7 +2,8 @@
 undisturbed one, and nothing is lost or left. Method: each round starts a fresh run, kills once at a
 named failpoint and once at a random step (a rank, mpirun or `swax run` itself), types again until it
 has ended, and compares. Kills are counted, as are those at failpoints and those of each target: too
-few fail the test. The seed is printed; SWAX_TEST_SEED repeats it."""
+few fail the test. Last, ranks are killed as soon as they are there. The seed is printed;
+SWAX_TEST_SEED repeats it."""
 import os
 import random
 import time
@@ -24,6 +25,7 @@ TARGETS = ["run", "rank", "mpirun"]
 ROUNDS, KILLS_MIN, AT_FAILPOINTS_MIN = (len(FAILPOINTS), 20, 10) if e2e.FULL else (3, 5, 3)
 TARGETS_WANTED = set(TARGETS) if e2e.FULL else set()
 FURTHER_ROUNDS_MAX = 6
+BIRTHS = 12 if e2e.FULL else 3
 
 
 def choose(rng, count):
@@ -155,6 +157,21 @@ def one_round(rng, bin_folder, state, plan, digest):
     return again, killed
 
 
+def killed_at_birth(rng, bin_folder, state, digest):
+    """A rank that hardly exists: mpirun itself would wait 30 s for the others, which do not hear it."""
+    run, deaths = e2e.Run(bin_folder, state), Deaths(state)
+    pids = e2e.wait_until(lambda: e2e.rank_pids(state), 60, "a rank")
+    time.sleep(rng.random() * 0.06)
+    e2e.kill(pids[rng.choice(sorted(pids))])
+    deaths.add(time.time())
+    while run.process.poll() is None:
+        deaths.look()
+        time.sleep(0.01)
+    check(run.finish() == 0, f"exit code {run.code}\n{run.errors()}")
+    check(run.result["digest"] == digest and run.result["attempt"] == 2, str(run.result))
+    deaths.wait()
+
+
 def body(bin_folder, scratch):
     seed = int(os.environ.get("SWAX_TEST_SEED", time.time_ns() % 1_000_000))
     say(f"seed {seed}: SWAX_TEST_SEED={seed} repeats it")
@@ -176,6 +193,9 @@ def body(bin_folder, scratch):
         f"{again} steps made again, digest {digest}")
     check(enough(), f"too few kills: {KILLS_MIN}, {AT_FAILPOINTS_MIN} at failpoints are wanted")
     check(again > 0, "no step was made again: nothing was compared")
+    for i in range(BIRTHS):
+        killed_at_birth(rng, bin_folder, os.path.join(scratch, f"birth{i}"), digest)
+    say(f"{BIRTHS} ranks were killed as soon as they were there")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,10 @@
 namespace swax {
 namespace {
 
-constexpr int64_t kLostMs = 5'000;  // mpirun starts the ranks of a node one right after the other
+// mpirun starts the ranks of a node within milliseconds of each other. Looks are counted as well: they
+// cannot become many while this process gets no time itself.
+constexpr int64_t kLostMs = 2'000;
+constexpr int kLostLooks = 20;
 
 std::optional<uint32_t> rank_of(pid_t pid) {
   const std::string environment = process_environment(pid).value_or("");
@@ -21,6 +24,7 @@ std::optional<uint32_t> rank_of(pid_t pid) {
 
 void LaunchWatch::look(pid_t launcher, int64_t now_ms) {
   starting_ = false;
+  ++looks_;
   for (const ProcessStat& child : child_processes(launcher)) {
     if (child.name != "swax-train") {  // not yet; or a launch proxy
       starting_ = starting_ || (child.state != 'Z' && child.name != "swax");
@@ -32,11 +36,13 @@ void LaunchWatch::look(pid_t launcher, int64_t now_ms) {
     if (!process.valid()) continue;
     ranks_[*rank] = {.id = child.id, .process = std::move(process)};
     newest_ms_ = now_ms;
+    looks_ = 0;
   }
 }
 
 std::optional<uint32_t> LaunchWatch::lost(const std::set<uint32_t>& ranks, int64_t now_ms) const {
-  if (newest_ms_ == 0 || starting_ || now_ms - newest_ms_ < kLostMs) return std::nullopt;
+  const bool waited = now_ms - newest_ms_ >= kLostMs && looks_ >= kLostLooks;
+  if (newest_ms_ == 0 || starting_ || !waited) return std::nullopt;
   for (const uint32_t rank : ranks)
     if (!known_.contains(rank) && !ranks_.contains(rank)) return rank;
   return std::nullopt;

@@ -23,8 +23,8 @@ class LaunchWatch {
     std::optional<int> status;  // as of wait(2); none: unknown
   };
   void look(pid_t launcher, int64_t now_ms);  // finds ranks among its children, as it numbers them
-  // One of `ranks` that was never seen, for long after the newest one was: it was gone before a
-  // look, or will not come.
+  // One of `ranks` that was never seen, for 2 s and 20 looks after the newest one was: it was gone
+  // before a look, or will not come.
   std::optional<uint32_t> lost(const std::set<uint32_t>& ranks, int64_t now_ms) const;
   void came(uint32_t rank);       // it has said hello: its socket tells its end
   std::vector<Dead> take_dead();  // each once
@@ -38,6 +38,7 @@ class LaunchWatch {
   std::map<uint32_t, Rank> ranks_;
   std::set<uint32_t> known_;  // came or dead
   int64_t newest_ms_ = 0;     // when a rank was first seen; 0: none
+  int looks_ = 0;             // since then
   bool starting_ = false;     // a child is not yet what it will be
 };
 
