@@ -83,13 +83,13 @@ double loss_seconds(Bench& b, int64_t vocab, float cap) {
 // width of a row: rows of 8 show what that costs.
 void losses(Bench& b) {
   for (const float cap : {0.0F, 30.0F}) {
-    const std::string name = std::string("cross_entropy 2048 rows") + (cap > 0.0F ? " cap" : "");
+    const std::string name = std::string("cross_entropy 8192 rows") + (cap > 0.0F ? " cap" : "");
     if (!b.wanted(name)) continue;
     b.print_bytes(name, static_cast<double>(kLossRows * kVocab) * 4.0,
                   loss_seconds(b, kVocab, cap));
     b.memory.clear();
   }
-  const std::string narrow = "cross_entropy 2048 rows of 8";
+  const std::string narrow = "cross_entropy 8192 rows of 8";
   if (!b.wanted(narrow)) return;
   std::printf("%-34s %9.1f us\n", narrow.c_str(), loss_seconds(b, 8, 30.0F) * 1e6);
 }
@@ -154,9 +154,9 @@ void products(Bench& b) {
       {"gemm dW of gate f32 +=", kInner, kDim, t, true, false, true, kF32},
       {"gemm dW of qkv f32", 3 * kDim, kDim, t, true, false, false, kF32},
       {"gemm dW of out f32", kDim, kDim, t, true, false, false, kF32},
-      {"gemm head 2048", kLossRows, kVocab, kDim, false, true, false, kBf16},
-      {"gemm head dx 2048", kLossRows, kDim, kVocab, false, false, false, kBf16},
-      {"gemm head dW 2048 f32 +=", kVocab, kDim, kLossRows, true, false, true, kF32},
+      {"gemm head chunk", kLossRows, kVocab, kDim, false, true, false, kBf16},
+      {"gemm head dx chunk", kLossRows, kDim, kVocab, false, false, false, kBf16},
+      {"gemm head dW chunk f32 +=", kVocab, kDim, kLossRows, true, false, true, kF32},
       {"gemm head 128", 128, kVocab, kDim, false, true, false, kBf16},
       {"gemm head dW 128 f32 +=", kVocab, kDim, 128, true, false, true, kF32},
       {"gemm f32 gate", 2048, kInner, kDim, false, true, false, kF32},
@@ -234,7 +234,7 @@ Status head_step(Bench& b, const HeadBuffers& h) {
 
 void head_and_loss(Bench& b) {
   const double count = 6.0 * static_cast<double>(kTokens) * static_cast<double>(kVocab * kDim);
-  for (const int64_t chunk : {4 * kLossRows, 2 * kLossRows, kLossRows}) {
+  for (const int64_t chunk : {kLossRows, kLossRows / 2, kLossRows / 4}) {
     const std::string name = "head + loss by " + std::to_string(chunk);
     if (!b.wanted(name)) continue;
     HeadBuffers h;

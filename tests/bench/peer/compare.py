@@ -86,7 +86,7 @@ def our_kernels(attention, rows):
             ours[f"swa w{m[4]}"] = float(m[5])
         elif m and m[1] == "mlstm" and m[2] == "4":
             ours["mlstm 4x(256/512)"] = float(m[5])
-    m = re.search(r"^head \+ loss by 2048, rested +([\d.]+) us", rows, re.M)  # the trainer's chunk
+    m = re.search(r"^head \+ loss by 8192, rested +([\d.]+) us", rows, re.M)  # the trainer's chunk
     if m:
         ours["head + loss"] = float(m[1]) / 1e3
     return ours
