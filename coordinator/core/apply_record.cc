@@ -162,6 +162,7 @@ Problem apply_kind(Durable& durable, Job& job, const pb::JobRecord& r) {
       job.spec = r.spec_changed().spec();
       job.spec_hash = r.spec_changed().spec_hash();
       job.plan.clear();  // of the spec before
+      if (job.attempt_live) job.changed_epoch = job.epoch;
       return {};
     case pb::JobRecord::kNoted:
       return {};

@@ -41,6 +41,7 @@ void take_done(Context& ctx, const std::string& job_name, const pb::DoneReport& 
 void take_event(Context& ctx, const std::string& job, const pb::EventRecord& event) {
   if (event.kind() == "checkpoint_bad")
     return mark_checkpoint_bad(ctx, job, event.step(), event.text());
+  if (event.kind() == "checkpoint_failed") ctx.state.vol.live.at(job).save_failed = true;
   note(ctx, job, event.kind(), event.step(), event.text());
 }
 
@@ -222,6 +223,7 @@ void finish_attempt(Context& ctx, const std::string& name) {
   tell_nodes(ctx, job, live);
   record_finished(ctx, name, outcome, verdict, step);
   ctx.state.vol.blamed.erase(name);
+  end_growth(ctx, job, live, outcome.result, progressed);
   if (!verdict.job_end.empty()) return finish_job(ctx, name, verdict.job_end, verdict.reason);
   if (outcome.result != "stopped") ctx.state.vol.blamed[name] = outcome.node;
   if (verdict.delay_ms > 0) ctx.state.vol.retry_at_ms[name] = ctx.now() + verdict.delay_ms;
@@ -323,6 +325,7 @@ void finish_job(Context& ctx, const std::string& job, std::string state, std::st
   vol.retry_at_ms.erase(job);
   vol.waiting_since_ms.erase(job);
   vol.blamed.erase(job);
+  vol.growths.erase(job);
 }
 
 void tick_attempts(Context& ctx) {

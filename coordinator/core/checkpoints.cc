@@ -105,6 +105,7 @@ void on_committed(Context& ctx, const CommittedWritten& written) {
   if (written.ok) {
     if (!job->checkpoints.contains({written.step, written.epoch})) record_commit(ctx, written);
     live->noted = 0;
+    live->save_failed = false;
     // What is older is of no use any more.
     live->durable.erase(live->durable.begin(), live->durable.upper_bound(written.step));
     live->commit_later.erase(live->commit_later.begin(),
@@ -115,6 +116,7 @@ void on_committed(Context& ctx, const CommittedWritten& written) {
     live->commit_later[written.step] = tries;
   } else {
     live->durable.erase(written.step);
+    live->save_failed = true;
     start_commit(ctx, written.job, *live);
     note(ctx, written.job, "checkpoint_failed", written.step,
          "COMMITTED was not written: " + written.error);

@@ -2,9 +2,11 @@
 // Context, reads state, and changes durable state through record() only.
 #pragma once
 
+#include <map>
 #include <set>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "coordinator/core/core.h"
 
@@ -70,12 +72,40 @@ void tick_checkpoints(Context& ctx);  // commits that failed, retention that was
 void retire_old(Context& ctx, const std::string& job);
 
 // scheduler.cc
+struct Taken {
+  uint64_t slots = 0, bytes = 0;
+};
+using TakenByNode = std::map<std::string, Taken>;
+// What can be given away now, for one pass over the queue.
+struct Floor {
+  std::set<std::string> builds;
+  std::vector<const Worker*> workers;  // usable, and running only what they should
+  TakenByNode taken;                   // what live attempts were given
+};
+Floor look_around(const Context& ctx);
+TakenByNode needs_of(const Job& job, const std::vector<pb::RankPlacement>& ranks);
+void take(const TakenByNode& needs, TakenByNode* taken);
+// Empty: there is none.
+std::vector<pb::RankPlacement> find_place(const Context& ctx, const Floor& floor, const Job& job,
+                                          uint64_t ranks);
+uint64_t ranks_asked(const Job& job);
+// Whether any allowed number of ranks would fit the live workers, were nothing else running.
+bool could_run(const State& state, const Job& job);
+bool comes_before(const Job& a, const Job& b);
 void schedule(Context& ctx);
 // Memory that each of `ranks` ranks needs, by the plan of the job's submit; 0: not known.
 uint64_t planned_bytes(const Job& job, uint64_t ranks);
 // Why a queued job is not placed: one of the reasons of JobStatus.
 std::string waiting_reason(const State& state, const Config& config, const Job& job,
                            int64_t now_ms);
+
+// growth.cc
+void tick_growth(Context& ctx);  // attempts that should leave for more ranks
+const Growth* find_growth(const State& state, const std::string& job);
+// Takes what is kept for the job, beyond what its attempt has.
+void keep_room(const State& state, const Job& job, TakenByNode* taken);
+void end_growth(Context& ctx, const Job& job, const AttemptLive& live, std::string_view result,
+                bool progressed);
 
 // requests.cc
 void on_request(Context& ctx, const Message& message);

@@ -274,7 +274,10 @@ void grant_pause(State& state, const Config& config, int64_t now_ms) {
     }
     if (!worker.lost) worker.heard_ms += gap_ms;
   }
-  for (auto& [job, live] : vol.live) live.started_ms += gap_ms;
+  for (auto& [job, live] : vol.live) {
+    live.started_ms += gap_ms;
+    live.room_since_ms += gap_ms;
+  }
 }
 
 }  // namespace swax::coord

@@ -28,11 +28,12 @@ pb::StopAttempt stop_attempt(const Job& job, pb::StopMode mode) {
 // One message for one node of a live attempt, or none when nothing is to be said.
 bool fill_message(const State& state, const Job& job, const Worker& worker, pb::Envelope* e) {
   const auto live = state.vol.live.find(job.name);
-  const bool over_here = live != state.vol.live.end() && live->second.ends.contains(worker.node);
-  if (over_here) return false;
+  const bool known = live != state.vol.live.end();
+  if (known && live->second.ends.contains(worker.node)) return false;
+  const bool grows = known && live->second.grow_to > 0;
   if (!wanted(state, job, worker.node)) {
     *e->mutable_stop_attempt() = stop_attempt(job, pb::STOP_KILL);
-  } else if (job.stop) {
+  } else if (job.stop || grows) {
     *e->mutable_stop_attempt() = stop_attempt(job, pb::STOP_CHECKPOINT);
   } else if (!reports(worker, job.name, job.epoch)) {
     *e->mutable_start_attempt() = start_attempt(job);

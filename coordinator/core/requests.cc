@@ -222,6 +222,7 @@ void on_resume(Context& ctx, const Message& message, const pb::ResumeRequest& re
     spec.set_spec_hash(spec_hash(resume.spec()).hex());
     spec.set_text(changes_text(job->spec, resume.spec(), true));
     record(ctx, resume.job(), std::move(r));
+    ctx.state.vol.growths.erase(resume.job());  // of the numbers before
   }
   remember(ctx, message, resume.job());
   if (ended) place_now(ctx);

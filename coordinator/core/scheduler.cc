@@ -33,35 +33,15 @@ bool has_unwanted(const State& state, const Worker& worker) {
   return false;
 }
 
-struct Taken {
-  uint64_t slots = 0, bytes = 0;
-};
-
-// What can be given away now, for one pass over the queue.
-struct Floor {
-  std::set<std::string> builds;
-  std::vector<const Worker*> workers;  // usable, and running only what they should
-  std::map<std::string, Taken> taken;  // what live attempts were given, by node
-};
-
 std::set<std::string> builds(const State& state) {
   std::set<std::string> ids;
   for (const auto& [node, worker] : state.vol.workers) ids.insert(worker.build_id);
   return ids;
 }
 
-void take(const Job& job, std::map<std::string, Taken>* taken) {
-  const uint64_t bytes = planned_bytes(job, job.ranks.size());
-  for (const pb::RankPlacement& rank : job.ranks) {
-    Taken& here = (*taken)[rank.node()];
-    ++here.slots;
-    here.bytes += bytes;
-  }
-}
-
 // What a held job runs there goes on, though nothing is live of it here. Workers whose attempt is
 // not the one that its readable records tell of are left out as a whole: has_unwanted().
-void take_held(const State& state, const Worker& worker, std::map<std::string, Taken>* taken) {
+void take_held(const State& state, const Worker& worker, TakenByNode* taken) {
   for (const auto& [key, attempt] : worker.attempts) {
     if (attempt.phase() == "ended" || !state.durable.held.contains(key.first)) continue;
     const Job& job = state.durable.jobs.at(key.first);
@@ -72,19 +52,6 @@ void take_held(const State& state, const Worker& worker, std::map<std::string, T
       here.bytes += planned_bytes(job, job.ranks.size());
     }
   }
-}
-
-Floor look_around(const Context& ctx) {
-  Floor floor;
-  floor.builds = builds(ctx.state);
-  for (const auto& [name, live] : ctx.state.vol.live)
-    take(ctx.state.durable.jobs.at(name), &floor.taken);
-  for (const auto& [node, worker] : ctx.state.vol.workers) {
-    if (!usable(ctx, worker) || has_unwanted(ctx.state, worker)) continue;
-    floor.workers.push_back(&worker);
-    take_held(ctx.state, worker, &floor.taken);
-  }
-  return floor;
 }
 
 // How many more ranks of `bytes` each the worker can take; 0 bytes: not known.
@@ -167,20 +134,6 @@ void keep_numbers(const Job& job, std::vector<pb::RankPlacement>* places) {
   for (size_t i = 0; i < order.size() * each; ++i) (*places)[i].set_node(order[i / each]);
 }
 
-std::vector<pb::RankPlacement> find_place(const Context& ctx, const Floor& floor, const Job& job,
-                                          uint64_t ranks) {
-  const auto it = ctx.state.vol.blamed.find(job.name);
-  const std::string blamed = it == ctx.state.vol.blamed.end() ? "" : it->second;
-  const uint64_t bytes = planned_bytes(job, ranks);
-  for (const std::string& build : floor.builds) {
-    auto places = pack(rooms_of(floor, build, blamed, bytes), ranks);
-    if (places.empty()) continue;
-    keep_numbers(job, &places);
-    return places;
-  }
-  return {};
-}
-
 // Of one build, for ranks of `bytes` each, were nothing else running.
 uint64_t slots_alive(const State& state, uint64_t bytes) {
   uint64_t best = 0;
@@ -191,10 +144,6 @@ uint64_t slots_alive(const State& state, uint64_t bytes) {
     best = std::max(best, slots);
   }
   return best;
-}
-
-uint64_t ranks_asked(const Job& job) {
-  return std::max<uint64_t>(1, job.spec.parallelism().ranks());
 }
 
 bool too_few_slots(const State& state, const Job& job) {
@@ -227,10 +176,8 @@ void place(Context& ctx, const std::string& name, const std::vector<pb::RankPlac
   vol.live[name] = std::move(live);
   vol.retry_at_ms.erase(name);
   vol.waiting_since_ms.erase(name);
-}
-
-bool comes_before(const Job& a, const Job& b) {
-  return a.priority != b.priority ? a.priority > b.priority : a.order < b.order;
+  const auto growth = vol.growths.find(name);
+  if (growth != vol.growths.end()) growth->second.places.clear();
 }
 
 // Whether what is missing does not just need a moment to come up.
@@ -243,12 +190,12 @@ bool too_late(const State& state, const Config& config, int64_t now_ms) {
   return now_ms > config.leave_at_ms - std::max(config.startup_ms, state.vol.startup_ms);
 }
 
-// Jobs that want a place now, in order.
+// Jobs that want a place now, and those that leave for a larger one, in order.
 std::vector<const Job*> queue(const State& state, int64_t now_ms) {
   std::vector<const Job*> jobs;
   for (const std::string& name : state.durable.active) {
     const Job& job = state.durable.jobs.at(name);
-    if (job.attempt_live || job.stop) continue;
+    if (job.stop || (job.attempt_live && state.vol.live.at(name).grow_to == 0)) continue;
     const auto retry = state.vol.retry_at_ms.find(name);
     if (retry != state.vol.retry_at_ms.end() && now_ms < retry->second) continue;
     jobs.push_back(&job);
@@ -258,11 +205,90 @@ std::vector<const Job*> queue(const State& state, int64_t now_ms) {
   return jobs;
 }
 
+// Who left for more ranks is content with the number that it left for; who came to nothing with
+// them goes back to what it had.
+std::vector<pb::RankPlacement> find_place_now(const Context& ctx, const Floor& floor,
+                                              const Job& job) {
+  const Growth* growth = find_growth(ctx.state, job.name);
+  if (growth != nullptr && growth->failed) {
+    auto places = find_place(ctx, floor, job, growth->from);
+    if (!places.empty()) return places;
+  }
+  auto places = find_place(ctx, floor, job, ranks_asked(job));
+  if (places.empty() && growth != nullptr && !growth->places.empty())
+    places = find_place(ctx, floor, job, growth->places.size());
+  return places;
+}
+
 }  // namespace
+
+Floor look_around(const Context& ctx) {
+  Floor floor;
+  floor.builds = builds(ctx.state);
+  for (const auto& [name, live] : ctx.state.vol.live) {
+    const Job& job = ctx.state.durable.jobs.at(name);
+    take(needs_of(job, job.ranks), &floor.taken);
+  }
+  for (const auto& [node, worker] : ctx.state.vol.workers) {
+    if (!usable(ctx, worker) || has_unwanted(ctx.state, worker)) continue;
+    floor.workers.push_back(&worker);
+    take_held(ctx.state, worker, &floor.taken);
+  }
+  return floor;
+}
+
+std::vector<pb::RankPlacement> find_place(const Context& ctx, const Floor& floor, const Job& job,
+                                          uint64_t ranks) {
+  const auto it = ctx.state.vol.blamed.find(job.name);
+  const std::string blamed = it == ctx.state.vol.blamed.end() ? "" : it->second;
+  const uint64_t bytes = planned_bytes(job, ranks);
+  for (const std::string& build : floor.builds) {
+    auto places = pack(rooms_of(floor, build, blamed, bytes), ranks);
+    if (places.empty()) continue;
+    keep_numbers(job, &places);
+    return places;
+  }
+  return {};
+}
+
+uint64_t ranks_asked(const Job& job) {
+  return std::max<uint64_t>(1, job.spec.parallelism().ranks());
+}
+
+bool could_run(const State& state, const Job& job) {
+  const std::vector<int> allowed = allowed_ranks(job.spec);
+  return std::any_of(allowed.begin(), allowed.end(), [&](int number) {
+    const auto ranks = static_cast<uint64_t>(number);
+    return slots_alive(state, planned_bytes(job, ranks)) >= ranks;
+  });
+}
+
+bool comes_before(const Job& a, const Job& b) {
+  return a.priority != b.priority ? a.priority > b.priority : a.order < b.order;
+}
 
 uint64_t planned_bytes(const Job& job, uint64_t ranks) {
   const auto line = job.plan.find(ranks);
   return line == job.plan.end() ? 0 : line->second;
+}
+
+void take(const TakenByNode& needs, TakenByNode* taken) {
+  for (const auto& [node, more] : needs) {
+    Taken& here = (*taken)[node];
+    here.slots += more.slots;
+    here.bytes += more.bytes;
+  }
+}
+
+TakenByNode needs_of(const Job& job, const std::vector<pb::RankPlacement>& ranks) {
+  const uint64_t bytes = planned_bytes(job, ranks.size());
+  TakenByNode needs;
+  for (const pb::RankPlacement& rank : ranks) {
+    Taken& here = needs[rank.node()];
+    ++here.slots;
+    here.bytes += bytes;
+  }
+  return needs;
 }
 
 void schedule(Context& ctx) {
@@ -272,16 +298,24 @@ void schedule(Context& ctx) {
   vol.kept_for.clear();
   if (too_late(ctx.state, ctx.config, ctx.now())) return;
   for (const Job* job : queue(ctx.state, ctx.now())) {
-    auto places = find_place(ctx, floor, *job, ranks_asked(*job));
+    if (job->attempt_live) {
+      keep_room(ctx.state, *job, &floor.taken);
+      continue;
+    }
+    auto places = find_place_now(ctx, floor, *job);
     const int64_t since = vol.waiting_since_ms.try_emplace(job->name, ctx.now()).first->second;
+    const bool patient = ctx.now() - since < ctx.config.shrink_after_ms;
+    const Growth* growth = find_growth(ctx.state, job->name);
+    const bool left_to_grow = growth != nullptr && !growth->places.empty();
     const bool too_small = too_few_slots(ctx.state, *job);
-    if (places.empty() && too_small && all_came(ctx) &&
-        ctx.now() - since >= ctx.config.shrink_after_ms)
+    if (places.empty() && (too_small || left_to_grow) && all_came(ctx) && !patient)
       places = find_smaller_place(ctx, floor, *job);
     if (!places.empty()) {
       placed.push_back(job->name);
       place(ctx, job->name, places);
-      take(*job, &floor.taken);
+      take(needs_of(*job, job->ranks), &floor.taken);
+    } else if (left_to_grow && patient) {
+      keep_room(ctx.state, *job, &floor.taken);
     } else if (!too_small && ctx.now() - since >= ctx.config.reserve_after_ms) {
       vol.kept_for = job->name;
       break;

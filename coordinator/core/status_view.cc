@@ -12,7 +12,9 @@ std::string n(uint64_t value) { return to_text(value); }
 std::string attempt_message(const State& state, const Job& job) {
   const auto it = state.vol.live.find(job.name);
   const AttemptLive* live = it == state.vol.live.end() ? nullptr : &it->second;
-  const std::string who = "attempt " + n(job.epoch) + ", " + n(job.ranks.size()) + " ranks on " +
+  const bool smaller = job.ranks.size() < ranks_asked(job);
+  const std::string who = "attempt " + n(job.epoch) + ", " + n(job.ranks.size()) +
+                          (smaller ? " of " + n(ranks_asked(job)) : "") + " ranks on " +
                           n(nodes_of(job).size()) + " workers";
   for (const std::string& node : nodes_of(job)) {
     const auto worker = state.vol.workers.find(node);
@@ -24,6 +26,8 @@ std::string attempt_message(const State& state, const Job& job) {
            " because it was cancelled";
   if (live == nullptr) return who;
   if (live->bad_end_ms >= 0) return who + ": has failed on a worker and is being ended";
+  if (live->grow_to > 0)
+    return who + ": saves and leaves, to go on with " + n(live->grow_to) + " ranks";
   if (job.state == JobState::kStarting)
     return who + ": " + (live->phase.empty() ? "starting" : live->phase) + ", no step yet";
   return who + ": " + (live->phase.empty() ? "running" : live->phase);
@@ -44,7 +48,7 @@ std::string ended_message(const Job& job) {
 
 std::string waiting_message(const State& state, const Job& job, const std::string& reason,
                             int64_t now_ms) {
-  const std::string ranks = n(std::max<uint32_t>(1, job.spec.parallelism().ranks()));
+  const std::string ranks = n(ranks_asked(job));
   std::string text;
   if (reason == "Backoff") {
     text = "next attempt in " + duration_text(state.vol.retry_at_ms.at(job.name) - now_ms);

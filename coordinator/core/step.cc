@@ -28,6 +28,7 @@ void on_tick(Context& ctx) {
       ctx.out.commands.push_back(std::move(command));
   }
   schedule(ctx);
+  tick_growth(ctx);
 }
 
 void on_noted(Context& ctx, const Noted& noted) {

@@ -32,6 +32,8 @@ struct Config {
   int64_t reconcile_ms = 1000;       // commands are sent again until they are true
   int64_t pause_ms = 1000;           // a longer gap between events was a pause of this process
   int64_t shrink_after_ms = 30000;   // capacity below `ranks` for this long: fewer allowed ranks do
+  int64_t grow_after_ms = 60000;     // room for more of the ranks that a smaller attempt asked for,
+                                     // for this long: it saves and leaves for it (growth.cc)
   int64_t reserve_after_ms = 60000;  // a job that waits longer is not overtaken by smaller ones
   // So many come up together after a start: no job takes fewer ranks before they have, or before
   // expected_until_ms.
@@ -95,6 +97,7 @@ struct Job {
   int64_t retry_delay_ms = 0;    // in BACKOFF, counted from when this process learned of the end
   uint64_t progress_step = 0;    // highest ever reported at an end, or committed
   uint64_t progress_epoch = 0;   // newest attempt with a commit
+  uint64_t changed_epoch = 0;  // newest attempt that was live when the spec changed: it has another
   std::map<SaveKey, Checkpoint> checkpoints;
   // Number of ranks -> bytes that each of them needs, as the submit said; empty: not known.
   std::map<uint64_t, uint64_t> plan;
@@ -153,6 +156,17 @@ struct AttemptLive {       // of the newest epoch of a job
   std::map<uint64_t, int> committing;  // step -> tries; the shell is writing COMMITTED; at most one
   std::map<uint64_t, int> commit_later;  // step -> tries so far; could not be written
   uint64_t noted = 0;                    // history events since the newest commit
+  bool save_failed = false;              // the newest save that was told of
+  uint64_t room_ranks = 0;               // fewer ranks than asked: so many could run now ...
+  int64_t room_since_ms = 0;             // ... and since then at least so many
+  uint64_t grow_to = 0;                  // it was asked to save and leave for so many; 0: was not
+};
+
+struct Growth {         // of a job that left, or leaves, for more ranks: growth.cc
+  uint64_t times = 0;   // in a row
+  uint64_t from = 0;    // ranks that it had before the newest one
+  bool failed = false;  // what came of the newest one ended badly and without progress
+  std::vector<pb::RankPlacement> places;  // kept for it until its next attempt is placed
 };
 
 struct Volatile {
@@ -160,6 +174,7 @@ struct Volatile {
   std::map<std::string, AttemptLive> live;          // by job
   std::map<std::string, int64_t> retry_at_ms;       // jobs in BACKOFF
   std::map<std::string, int64_t> waiting_since_ms;  // jobs that found no place
+  std::map<std::string, Growth> growths;            // by job
   std::string kept_for;    // the job that smaller ones must not overtake any more; empty: none
   int64_t startup_ms = 0;  // longest time from START to a first step
   std::map<std::string, std::string> blamed;      // job -> node of its last bad end

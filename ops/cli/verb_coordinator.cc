@@ -7,6 +7,7 @@
 #include "coordinator/server.h"
 #include "ops/cli/output.h"
 #include "ops/cli/run_signals.h"
+#include "ops/cli/test_times.h"
 #include "ops/cli/verbs.h"
 #include "proto/base/log.h"
 
@@ -24,12 +25,17 @@ void wait_for_signal(RunSignals* signals) {
 
 int verb_coordinator(const Args& args) {
   RunSignals signals;  // before the server's threads: they must not take the signals
+  coord::Config timing;
+  const Status times = apply_test_times(
+      "SWAX_TEST_COORDINATOR_TIMES",
+      {{"shrink_after_ms", &timing.shrink_after_ms}, {"grow_after_ms", &timing.grow_after_ms}});
+  if (!times.ok()) return fail(times);
   const Result<std::unique_ptr<coord::Server>> server =
       coord::Server::open({.state = args.text("--state"),
                            .listen = args.text("--listen"),
                            .store = args.text("--store"),
                            .insecure = args.has("--insecure"),
-                           .timing = {}});
+                           .timing = timing});
   if (!server.ok()) return fail(server.status());
   print_line("listening " + (*server)->address());
   std::fflush(stdout);

@@ -2,44 +2,29 @@
 
 #include <unistd.h>
 
-#include <charconv>
-#include <cstdlib>
-#include <map>
-
+#include "ops/cli/test_times.h"
 #include "ops/cli/worker_data.h"
 #include "proto/base/build_info.h"
 #include "proto/base/files.h"
-#include "proto/base/text.h"
 #include "worker/agent/mpirun.h"
 
 namespace swax {
 namespace {
 
-// "train_floor_ms=500,log_bytes_max=100000": shorter patience, smaller logs, for tests.
-Status apply_test_limits(std::string_view list, AgentOptions* options) {
+// Shorter patience, smaller logs, for tests.
+Status apply_limits(AgentOptions* options) {
   agent::Config* config = &options->timing;
-  const std::map<std::string_view, int64_t*> fields{
-      {"log_bytes_max", &options->log_bytes_max},
-      {"train_floor_ms", &config->train_floor_ms},
-      {"train_factor", &config->train_factor},
-      {"launch_limit_ms", &config->launch_limit_ms},
-      {"load_limit_ms", &config->load_limit_ms},
-      {"save_limit_ms", &config->save_limit_ms},
-      {"validate_limit_ms", &config->validate_limit_ms},
-      {"leave_limit_ms", &config->leave_limit_ms},
-      {"stop_grace_ms", &config->stop_grace_ms},
-      {"silent_ms", &config->silent_ms}};
-  for (const std::string_view entry : split(list, ',')) {
-    const size_t equals = entry.find('=');
-    const auto field = fields.find(entry.substr(0, equals));
-    if (equals == std::string_view::npos || field == fields.end())
-      return invalid_argument("SWAX_TEST_AGENT_TIMES: " + printable(entry));
-    const std::string_view value = entry.substr(equals + 1);
-    const auto end = std::from_chars(value.data(), value.data() + value.size(), *field->second);
-    if (end.ec != std::errc{} || *field->second <= 0)
-      return invalid_argument("SWAX_TEST_AGENT_TIMES: " + printable(entry));
-  }
-  return ok();
+  return apply_test_times("SWAX_TEST_AGENT_TIMES",
+                          {{"log_bytes_max", &options->log_bytes_max},
+                           {"train_floor_ms", &config->train_floor_ms},
+                           {"train_factor", &config->train_factor},
+                           {"launch_limit_ms", &config->launch_limit_ms},
+                           {"load_limit_ms", &config->load_limit_ms},
+                           {"save_limit_ms", &config->save_limit_ms},
+                           {"validate_limit_ms", &config->validate_limit_ms},
+                           {"leave_limit_ms", &config->leave_limit_ms},
+                           {"stop_grace_ms", &config->stop_grace_ms},
+                           {"silent_ms", &config->silent_ms}});
 }
 
 Result<std::string> own_program() {
@@ -57,8 +42,7 @@ Result<AgentOptions> worker_options(const WorkerPlace& place) {
   options.state = place.state;
   options.coordinator = place.coordinator;
   options.timing.slots = place.slots;
-  if (const char* times = std::getenv("SWAX_TEST_AGENT_TIMES"))
-    SWAX_TRY(apply_test_limits(times, &options));
+  SWAX_TRY(apply_limits(&options));
   options.build_id = build_id();
   SWAX_ASSIGN(options.swax_program, own_program());
   options.train_program = join_path(parent_path(options.swax_program), "swax-train");

@@ -21,6 +21,8 @@ CoordinatorHost::CoordinatorHost(World& world, const Swarm& swarm, Network& netw
   config_.store = "/store";
   config_.store_nonce = kNonce;
   config_.store_nonce_file = "nonce";
+  config_.shrink_after_ms = kShrinkAfterMs;
+  config_.grow_after_ms = kGrowAfterMs;
 }
 
 void CoordinatorHost::start() {

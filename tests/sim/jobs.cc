@@ -50,6 +50,9 @@ SimJob draw_job(World& world, const pb::JobSpec& base, int number, int64_t span_
   spec.mutable_fault_tolerance()->set_max_no_progress(static_cast<uint32_t>(world.between(2, 7)));
   job.step_ms = world.between(800, 4000);
   job.submit_ms = world.between(0, span_ms);
+  // Some last for many minutes: they see what comes and goes, and are worth growing back.
+  if (job.submit_ms < span_ms / 2 && world.chance(0.2))
+    spec.mutable_training()->set_steps(5 * spec.training().steps());
   draw_kind(world, &job);
   uint64_t bits = mix_bits(spec.job().seed());
   for (uint64_t step = 0; step <= spec.training().steps(); ++step) {

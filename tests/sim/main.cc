@@ -38,7 +38,7 @@ Arguments parse(int argc, char** argv) {
 int run(const Arguments& a) {
   const auto begin = std::chrono::steady_clock::now();
   FaultCounts counts{};
-  uint64_t events = 0, attempts = 0, commits = 0, jobs = 0;
+  uint64_t events = 0, attempts = 0, commits = 0, growths = 0, jobs = 0;
   int64_t rest_ms = 0;
   for (uint64_t seed = a.seed; seed < a.seed + a.runs; ++seed) {
     const RunResult r = simulate(seed, a.canary, a.trace);
@@ -56,6 +56,7 @@ int run(const Arguments& a) {
     events += r.events;
     attempts += r.attempts;
     commits += r.commits;
+    growths += r.growths;
     jobs += r.jobs;
     rest_ms = std::max(rest_ms, r.rest_ms);
   }
@@ -64,12 +65,12 @@ int run(const Arguments& a) {
     std::printf("%-18s %llu\n", fault_name(static_cast<Fault>(f)),
                 static_cast<unsigned long long>(counts[f]));
   std::printf(
-      "%llu seeds x 2, %llu events, %llu jobs, %llu attempts, %llu commits, at rest within "
-      "%.0f s, %.1f s\n",
+      "%llu seeds x 2, %llu events, %llu jobs, %llu attempts, %llu commits, %llu growths, at rest "
+      "within %.0f s, %.1f s\n",
       static_cast<unsigned long long>(a.runs), static_cast<unsigned long long>(events),
       static_cast<unsigned long long>(jobs), static_cast<unsigned long long>(attempts),
-      static_cast<unsigned long long>(commits), static_cast<double>(rest_ms) / 1000.0,
-      std::chrono::duration<double>(took).count());
+      static_cast<unsigned long long>(commits), static_cast<unsigned long long>(growths),
+      static_cast<double>(rest_ms) / 1000.0, std::chrono::duration<double>(took).count());
   return 0;
 }
 

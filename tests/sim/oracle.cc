@@ -59,6 +59,7 @@ void Oracle::take(const pb::JobRecord& r) {
          r.job() + " changes after " + account.end + ": " + r.ShortDebugString());
   if (r.has_placed()) take_placed(r.job(), account, r.placed());
   if (r.has_finished()) take_finished(r.job(), account, r.finished());
+  if (r.has_noted() && r.noted().kind() == "growing") take_growing(r.job(), account, r.noted());
   if (r.has_stop_asked()) account.cancel_asked = true;
   if (r.has_result()) account.digest = r.result().digest();
   if (r.has_job_finished()) account.end = r.job_finished().state();
@@ -102,6 +103,18 @@ void Oracle::take_finished(const std::string& job, Account& account,
   failed(swarm_.workers_calm && infrastructure(finished.result()), "calm",
          attempt_text(job, finished.epoch()) + " ends with " + finished.result() + ": " +
              finished.reason());
+}
+
+void Oracle::take_growing(const std::string& job, Account& account, const pb::EventNoted& noted) {
+  ++growths_;
+  const std::string what = attempt_text(job, noted.epoch()) + " leaves for more ranks";
+  const auto placed = account.placed.find(noted.epoch());
+  const bool live = placed != account.placed.end() && noted.epoch() == account.live_epoch;
+  failed(!live, "growth", what + ", but is not live");
+  const auto asked = static_cast<int>(jobs_.at(job).spec.parallelism().ranks());
+  failed(live && placed->second.ranks_size() >= asked, "growth", what + ", but has all");
+  failed(world_.now() - account.grown_ms < kGrowAfterMs, "growth", what + " too soon again");
+  account.grown_ms = world_.now();
 }
 
 void Oracle::on_replay(const coord::Durable& durable) {

@@ -10,6 +10,7 @@
 //   commit_complete           COMMITTED: all ranks' shards of one epoch, which is the live one
 //   retention                 a checkpoint goes only when `keep` newer ones stay, one recorded
 //   budget                    restarts since a commit, attempts without progress stay in limits
+//   growth                    only who has fewer ranks than asked leaves for more, not soon again
 //   bits                      every step and result has the bits of the spec
 //   calm                      attempts end early only where more than the coordinator failed
 #pragma once
@@ -24,6 +25,8 @@
 #include "tests/sim/jobs.h"
 
 namespace swax::sim {
+
+constexpr int64_t kShrinkAfterMs = 5'000, kGrowAfterMs = 5'000;
 
 class Oracle {
  public:
@@ -53,6 +56,7 @@ class Oracle {
   void at_end();  // results against what must come out
   uint64_t commits() const { return commits_; }
   uint64_t attempts() const { return attempts_; }
+  uint64_t growths() const { return growths_; }
 
  private:
   struct Account {
@@ -63,10 +67,12 @@ class Oracle {
     uint64_t failures = 0, streak = 0, progress_step = 0, commit_epoch = 0;
     std::string end, digest;
     bool cancel_asked = false;
+    int64_t grown_ms = INT64_MIN / 2;  // when it was last asked to leave for more ranks
   };
   void take(const pb::JobRecord& record);
   void take_placed(const std::string& job, Account& account, const pb::AttemptPlaced& placed);
   void take_finished(const std::string& job, Account& account, const pb::AttemptFinished& finished);
+  void take_growing(const std::string& job, Account& account, const pb::EventNoted& noted);
   bool failed(bool wrong, std::string_view checker, const std::string& text);
 
   World& world_;
@@ -78,7 +84,7 @@ class Oracle {
   std::map<std::string, std::set<std::tuple<std::string, uint64_t, uint32_t>>> running_;
   std::set<std::string> acknowledged_;
   size_t ranks_running_ = 0;
-  uint64_t commits_ = 0, attempts_ = 0;
+  uint64_t commits_ = 0, attempts_ = 0, growths_ = 0;
 };
 
 }  // namespace swax::sim

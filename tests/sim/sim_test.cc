@@ -13,7 +13,7 @@
 namespace swax::sim {
 namespace {
 
-constexpr uint64_t kStrikesMin = 50, kCanarySeeds = 200;
+constexpr uint64_t kStrikesMin = 50, kGrowthsMin = 10, kCanarySeeds = 200;
 constexpr double kSecondsOf200 = 180;  // printed beside what it took, never asserted
 
 uint64_t seeds() {
@@ -24,7 +24,7 @@ uint64_t seeds() {
 TEST(Simulation, HoldsEveryInvariantAndRepeatsItself) {
   const auto begin = std::chrono::steady_clock::now();
   FaultCounts counts{};
-  uint64_t jobs = 0, attempts = 0, commits = 0;
+  uint64_t jobs = 0, attempts = 0, commits = 0, growths = 0;
   int64_t rest_ms = 0;
   for (uint64_t seed = 1; seed <= seeds(); ++seed) {
     const RunResult first = simulate(seed, Canary::kNone, false);
@@ -37,6 +37,7 @@ TEST(Simulation, HoldsEveryInvariantAndRepeatsItself) {
     jobs += first.jobs;
     attempts += first.attempts;
     commits += first.commits;
+    growths += first.growths;
     rest_ms = std::max(rest_ms, first.rest_ms);
   }
   for (size_t f = 0; f < kFaults; ++f) {
@@ -44,9 +45,11 @@ TEST(Simulation, HoldsEveryInvariantAndRepeatsItself) {
                 static_cast<unsigned long long>(counts[f]));
     EXPECT_GE(counts[f], kStrikesMin) << fault_name(static_cast<Fault>(f));
   }
-  std::printf("%llu jobs, %llu attempts, %llu commits, at rest within %lld s\n",
+  EXPECT_GE(growths, kGrowthsMin) << "attempts that left for more ranks";
+  std::printf("%llu jobs, %llu attempts, %llu commits, %llu growths, at rest within %lld s\n",
               static_cast<unsigned long long>(jobs), static_cast<unsigned long long>(attempts),
-              static_cast<unsigned long long>(commits), static_cast<long long>(rest_ms / 1000));
+              static_cast<unsigned long long>(commits), static_cast<unsigned long long>(growths),
+              static_cast<long long>(rest_ms / 1000));
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
   std::printf("%llu seeds x 2 in %.1f s; on an idle machine %.0f s are allowed for them\n",
               static_cast<unsigned long long>(seeds()), took.count(),

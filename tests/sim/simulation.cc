@@ -57,6 +57,7 @@ class Simulation {
             .events = world_.events(),
             .attempts = oracle_.attempts(),
             .commits = oracle_.commits(),
+            .growths = oracle_.growths(),
             .jobs = jobs_.size(),
             .rest_ms = world_.now() - kSafetyMs};
   }
@@ -119,6 +120,15 @@ class Simulation {
     every(swarm_.rank_exit_ms, [this] { strike_rank(Fault::kRankExit, kStrikeTries); });
     every(swarm_.rank_hang_ms, [this] { strike_rank(Fault::kRankHang, kStrikeTries); });
     every(swarm_.impostor_ms, [this] { claim_a_name(); });
+    every(swarm_.outage_ms, [this] { cut_power(); });
+  }
+
+  // Of all but one or two: what asks for more goes on with fewer ranks, and grows back.
+  void cut_power() {
+    world_.fired(Fault::kOutage);
+    const size_t first = world_.below(agents_.size()), spared = 1 + world_.below(2);
+    for (size_t i = spared; i < agents_.size(); ++i)
+      agents_[(first + i) % agents_.size()]->crash(world_.between(20'000, 60'000));
   }
 
   // Waits a while for ranks that train.

@@ -14,7 +14,7 @@ struct RunResult {
   uint64_t hash = 0;
   FaultCounts counts{};
   std::string checker, violation;  // empty: all held
-  uint64_t events = 0, attempts = 0, commits = 0, jobs = 0;
+  uint64_t events = 0, attempts = 0, commits = 0, growths = 0, jobs = 0;
   int64_t rest_ms = 0;  // faults off -> at rest
 };
 RunResult simulate(uint64_t seed, Canary canary, bool trace);

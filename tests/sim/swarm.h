@@ -17,7 +17,7 @@ struct Swarm {
   int64_t agent_crash_ms = 0, agent_crash_at_ms = 0, agent_pause_ms = 0, agent_stop_ms = 0;
   int64_t rank_crash_ms = 0, rank_crash_at_ms = 0, rank_exit_ms = 0, rank_hang_ms = 0;
   int64_t coordinator_crash_ms = 0, coordinator_pause_ms = 0;
-  int64_t clock_jump_ms = 0, impostor_ms = 0;
+  int64_t clock_jump_ms = 0, impostor_ms = 0, outage_ms = 0;
   double save_failed = 0, commit_failed = 0;
   // Nothing but the coordinator ever fails: no attempt may end because of that.
   bool workers_calm = false;

@@ -38,7 +38,8 @@ const char* fault_name(Fault fault) {
                                                        "commit_failed",
                                                        "coordinator_pause",
                                                        "clock_jump",
-                                                       "impostor"};
+                                                       "impostor",
+                                                       "outage"};
   return kNames[static_cast<size_t>(fault)];
 }
 

@@ -47,6 +47,7 @@ enum class Fault {
   kCoordinatorPause,
   kClockJump,
   kImpostor,
+  kOutage,
   kCount
 };
 constexpr size_t kFaults = static_cast<size_t>(Fault::kCount);
