@@ -155,6 +155,16 @@ void check_source(const pb::DataSource& source, const std::string& path, SpecFin
                     "text=" + quoted(printable(source.text())) + " is given too: give exactly one");
 }
 
+// srun starts processes beside the worker, not in the worker's container.
+void check_launcher(const pb::Resources& resources, SpecFindings* findings) {
+  if (!findings->good({"resources.launcher", "resources.container"})) return;
+  if (resources.launcher() == "srun" && !resources.container().empty())
+    findings->error("resources.launcher",
+                    "\"srun\" does not start ranks in a container, and resources.container=" +
+                        quoted(printable(resources.container())) +
+                        " is given; nearest valid value is \"mpirun\"");
+}
+
 void check_data(const pb::JobSpec& spec, SpecFindings* findings) {
   std::set<std::string> names;
   bool bytes = false;
@@ -205,6 +215,7 @@ void check_relations(const pb::JobSpec& spec, SpecFindings* findings) {
         "training.reduction_lanes",
         text_of(lanes) + " is not allowed: must be 1, 2, 4 or 8; nearest valid value is 4");
   check_ranks(spec, findings);
+  check_launcher(spec.resources(), findings);
   check_data(spec, findings);
 }
 

@@ -221,6 +221,9 @@ void add_relations(std::vector<BadSpec>* list) {
       "lr = 0.001\n[parallelism]\nranks = 3\nallowed_ranks = [1, 2]", "nearest valid value is 2");
   add("allowed_twice", "lr = 0.001", "lr = 0.001\n[parallelism]\nallowed_ranks = [1, 2, 2]",
       "stands twice");
+  add("srun_in_a_container", "lr = 0.001",
+      "lr = 0.001\n[resources]\nlauncher = \"srun\"\ncontainer = \"img\"",
+      "does not start ranks in");
   add("text_and_path", "text = \"debian:kjv\"", "text = \"debian:kjv\"\npath = \"d\"",
       "exactly one");
   add("neither_text_nor_path", "text = \"debian:kjv\"\n", "", "data.sources[0]: needs a text");
