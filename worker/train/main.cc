@@ -1,13 +1,11 @@
-// swax-train: one rank. `train` is started by mpirun under `swax run` or a node agent; `generate`
-// is run by `swax generate`. Exit codes: 0 done, 99 checkpointed and left on request, 93 non-finite
-// loss, 78 config or data error, 75 storage or peers (retry), 1 internal.
+// swax-train: one rank. `train` is started by mpirun or srun under `swax run` or a node agent;
+// `generate` is run by `swax generate`. Exit codes: 0 done, 99 checkpointed and left on request, 93
+// non-finite loss, 78 config or data error, 75 storage or peers (retry), 1 internal.
 #include <fcntl.h>
-#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <bit>
-#include <charconv>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -29,6 +27,7 @@
 #include "worker/train/arguments.h"
 #include "worker/train/doctor.h"
 #include "worker/train/generate.h"
+#include "worker/train/launcher.h"
 #include "worker/train/reporter.h"
 #include "worker/train/trainer.h"
 
@@ -147,13 +146,6 @@ Result<std::unique_ptr<RecordReporter>> open_records(const TrainArguments& args,
                                 static_cast<uint64_t>(args.epoch), ranks, state_names(shape));
 }
 
-int64_t launcher_number(const char* name, int64_t fallback) {
-  const char* text = std::getenv(name);
-  int64_t value = fallback;
-  if (text != nullptr) std::from_chars(text, text + std::strlen(text), value);
-  return value;
-}
-
 // The backend that the spec names. A rank's device is its number among the ranks of its node.
 Result<std::unique_ptr<Backend>> open_rank_backend(const pb::JobSpec& spec) {
   BackendOptions options;
@@ -161,13 +153,13 @@ Result<std::unique_ptr<Backend>> open_rank_backend(const pb::JobSpec& spec) {
   options.compute_threads = static_cast<int>(spec.parallelism().compute_threads());
   options.plain_gemm = std::getenv("SWAX_PLAIN_GEMM") != nullptr;
   if (options.kind == BackendKind::kCpu) return open_backend(options);
-  const int64_t here = launcher_number("OMPI_COMM_WORLD_LOCAL_SIZE", 1);
-  options.ordinal = static_cast<int>(launcher_number("OMPI_COMM_WORLD_LOCAL_RANK", 0));
+  const LocalRank here = local_rank();
+  options.ordinal = static_cast<int>(here.rank);
   auto backend = open_backend(options);
   if (!backend.ok())
     return backend.status().with_context("training.backend=cuda, rank " +
                                          to_text(int64_t{options.ordinal} + 1) + " of " +
-                                         to_text(here) + " on this node");
+                                         to_text(here.size) + " on this node");
   return backend;
 }
 
@@ -257,6 +249,10 @@ int train(const TrainArguments& args) {
     return kExitConfig;
   }
   const int rank = (*shard)->rank();
+  if (const Status s = check_rank_number(rank); !s.ok()) {
+    std::fprintf(stderr, "swax-train: %s\n", s.message().c_str());
+    return kExitConfig;
+  }
   failpoints_init(rank);
   LogOptions log;
   log.process = "rank=" + to_text(rank);
@@ -356,13 +352,6 @@ int generate_text(const GenerateArguments& args) {
   return 0;
 }
 
-// The launcher's death must take this rank along; a parent that died before the call counts as
-// dead.
-bool die_with_parent(pid_t parent_at_start) {
-  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-  return ::getppid() == parent_at_start;
-}
-
 }  // namespace
 }  // namespace swax
 
@@ -390,6 +379,7 @@ int main(int argc, char** argv) {
     return swax::generate_text(*arguments->generate);
   }
   if (!swax::die_with_parent(parent)) return swax::kExitInternal;
+  swax::die_with_agent();
   std::signal(SIGTERM, swax::on_signal);
   std::signal(SIGUSR1, swax::on_signal);
   return swax::train(*arguments->train);
