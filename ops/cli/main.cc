@@ -12,14 +12,17 @@
 #include "proto/base/log.h"
 #include "storage/rocks_kv.h"
 #include "worker/agent/launch_proxy.h"
+#include "worker/agent/srun_rank.h"
 
 namespace swax {
 namespace {
 
 int run_program(const std::vector<std::string>& words) {
-  // Started by mpirun, whose words are not ours to read.
+  // Started by mpirun or srun, whose words are not ours to read.
   if (words.size() > 2 && words[0] == "launch-proxy")
     return run_launch_proxy(words[1], {words.begin() + 2, words.end()});
+  if (words.size() > 2 && words[0] == "srun-rank")
+    return run_srun_rank(words[1], {words.begin() + 2, words.end()});
   const std::vector<VerbSpec> verbs = verb_table();
   const Result<CommandLine> line = parse_command_line(verbs, words);
   if (!line.ok()) return fail(line.status());

@@ -7,7 +7,7 @@
 //   store/data/DIGEST/      data sets
 //   store/jobs/NAME/        ckpt/: checkpoints; records/aE.log: RankReport records of attempt E,
 //                           written by its rank 0; logs/aE/rank-R.log: what a rank says;
-//                           logs/aE/mpirun.log: what its launcher says; attempts/: temporary
+//                           logs/aE/{mpirun,srun}.log: what its launcher says; attempts/: temporary
 // The state of a `swax coordinator` has the same parts in other places: kv and lock in it, the
 // store in it or where its --store says. Readers need no lock and may look at any time, also while
 // the run goes on. Threads: plain values and pure functions on the file system.

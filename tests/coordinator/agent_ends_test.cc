@@ -157,5 +157,36 @@ TEST_F(Ends, LogsThatAreTooLongAreToldWhenTheLossHasDoubled) {
                                       "mpirun (10 bytes)", "rank 0 (700 bytes", "end"}));
 }
 
+// ---- srun in the place of mpirun ----
+
+TEST_F(Ends, AMemberExpectsTheRanksOfSrunAndEndsWithThem) {
+  pb::Envelope e = start_message("a", 1, 1, "n1");
+  e.mutable_start_attempt()->mutable_spec()->mutable_resources()->set_launcher("srun");
+  hear(e);
+  EXPECT_TRUE(all<Launch>().empty());
+  give(Prepared{.job = "a", .epoch = 1, .ok = true, .retry = false, .error = {}});
+  EXPECT_EQ(all<Launch>().size(), 1U) << "no daemon will be asked for";
+  pb::RankMessage hello;
+  hello.mutable_hello()->set_rank(0);
+  say("a", 1, 0, hello);
+  phase("a", 1, 0, "leaving");
+  EXPECT_TRUE(all<Kill>().empty());
+  close("a", 1, 0, 0);
+  EXPECT_EQ(all<Kill>().size(), 1U) << "there is nothing else to wait for";
+  sweep("a", 1);
+  EXPECT_EQ(sent_ends().at(0).result(), "done");
+}
+
+TEST_F(Ends, TheLauncherThatBroughtNoRankIsNamed) {
+  pb::Envelope e = start_message("a", 1);
+  e.mutable_start_attempt()->mutable_spec()->mutable_resources()->set_launcher("srun");
+  hear(e);
+  give(Prepared{.job = "a", .epoch = 1, .ok = true, .retry = false, .error = {}});
+  launcher("a", 1, 1);
+  sweep("a", 1);
+  EXPECT_EQ(sent_ends().at(0).result(), "launch_failed");
+  EXPECT_EQ(sent_ends().at(0).reason(), "no rank came up: srun ended with exit code 1: x");
+}
+
 }  // namespace
 }  // namespace swax::agent::test

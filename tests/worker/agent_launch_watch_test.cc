@@ -84,5 +84,24 @@ TEST(LaunchWatch, TellsEachEndOfARankThatNeverCame) {
   EXPECT_TRUE(watch.take_dead().empty()) << "once";
 }
 
+TEST(LaunchWatch, ReadsTheNumberThatSrunGivesAndWaitsForWhatIsNoRankYet) {
+  const ScratchDir dir;
+  const std::string rank = dir / "swax-train";
+  std::filesystem::copy_file("/bin/sleep", rank);
+  auto process = Child::start({.arguments = {rank, "1000"},
+                               .environment = {"PMIX_RANK=5"},
+                               .output_path = dir / "out",
+                               .working_folder = "/"});
+  ASSERT_TRUE(process.ok()) << process.status().to_string();
+  const auto stat = read_process(process->id().pid);
+  ASSERT_TRUE(stat);
+  LaunchWatch watch;
+  for (int i = 0; i < 30; ++i) watch.look({*stat}, true, 1000);
+  EXPECT_FALSE(watch.lost({5, 6}, 60000)) << "another one is on its way";
+  watch.look({*stat}, false, 1000);
+  EXPECT_EQ(watch.lost({5, 6}, 60000).value_or(0), 6U);
+  EXPECT_FALSE(watch.lost({5}, 60000));
+}
+
 }  // namespace
 }  // namespace swax

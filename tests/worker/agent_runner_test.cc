@@ -93,6 +93,23 @@ TEST_F(Runner, EndsALauncherThatOutlivesItsRanks) {
   EXPECT_FALSE(runs("launcher"));
 }
 
+TEST_F(Runner, RefusesToStartBySrunOutsideASlurmJob) {
+  ::unsetenv("SLURM_JOB_ID");
+  launch("exit 0");
+  pb::StartAttempt start;
+  start.set_job("s");
+  start.set_epoch(1);
+  start.set_lead("w1");
+  start.add_ranks()->set_node("w1");
+  start.mutable_spec()->mutable_resources()->set_launcher("srun");
+  runner_->prepare(start, dir_ / "store");
+  const auto prepared = wait<agent::Prepared>();
+  EXPECT_FALSE(prepared.ok);
+  EXPECT_FALSE(prepared.retry) << "the next attempt would meet the same";
+  EXPECT_NE(prepared.error.find("resources.launcher=\"srun\""), std::string::npos)
+      << prepared.error;
+}
+
 TEST_F(Runner, AKillWaitsForTheEndsThatAreUnderWay) {
   launch("sleep 1000 &\necho $! > " + (dir_ / "sleeper") + "\nexit 0");
   while (!path_exists(dir_ / "sleeper")) ::poll(nullptr, 0, 5);

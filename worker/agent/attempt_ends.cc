@@ -10,6 +10,7 @@ namespace swax {
 namespace {
 
 constexpr int64_t kLaunchLookMs = 50;
+constexpr int64_t kSrunLookMs = 100;  // at every process of this node, not at children only
 
 int exit_code_of(int wait_status) {
   return WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
@@ -19,9 +20,14 @@ int exit_code_of(int wait_status) {
 
 void AttemptRunner::watch_launch(const Key& key, Running* running, int64_t now_ms) {
   if (running->ranks_came.size() >= running->ranks_here) return;
-  if (now_ms - running->launch_ms >= kLaunchLookMs) {
+  const bool by_srun = !running->srun_mark.empty();
+  if (now_ms - running->launch_ms >= (by_srun ? kSrunLookMs : kLaunchLookMs)) {
     running->launch_ms = now_ms;
-    if (running->mpirun) running->launch.look(running->mpirun->id().pid, now_ms);
+    if (by_srun) {
+      if (!running->session.empty() && !running->killed) look_for_ranks(key, running, now_ms);
+    } else if (running->launcher) {
+      running->launch.look(running->launcher->id().pid, now_ms);
+    }
     for (const Remote& remote : running->remotes)
       running->launch.look(remote.child.id().pid, now_ms);
     std::set<uint32_t> ranks;
@@ -52,18 +58,19 @@ void AttemptRunner::end_child(Running* running, Child child, std::function<void(
 
 // `status`: to be told instead of its own.
 void AttemptRunner::end_launcher(const Key& key, Running* running, std::optional<int> status) {
-  Child mpirun = std::move(*running->mpirun);
-  running->mpirun.reset();
-  end_child(running, std::move(mpirun), [this, key, status, log = running->mpirun_log](int own) {
-    const int told = status.value_or(own);
-    agent::LauncherExited exited;
-    exited.job = key.first;
-    exited.epoch = key.second;
-    if (WIFSIGNALED(told)) exited.signal = WTERMSIG(told);
-    if (WIFEXITED(told)) exited.exit_code = WEXITSTATUS(told);
-    exited.log_tail = tail_of(log);
-    events_.push(std::move(exited));
-  });
+  Child launcher = std::move(*running->launcher);
+  running->launcher.reset();
+  end_child(running, std::move(launcher),
+            [this, key, status, log = running->launcher_log](int own) {
+              const int told = status.value_or(own);
+              agent::LauncherExited exited;
+              exited.job = key.first;
+              exited.epoch = key.second;
+              if (WIFSIGNALED(told)) exited.signal = WTERMSIG(told);
+              if (WIFEXITED(told)) exited.exit_code = WEXITSTATUS(told);
+              exited.log_tail = tail_of(log);
+              events_.push(std::move(exited));
+            });
 }
 
 void AttemptRunner::end_remotes(const Key& key, Running* running) {

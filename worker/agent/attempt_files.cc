@@ -27,7 +27,8 @@ constexpr std::string_view kSessionPrefix = "/tmp/swax-";
 // A line of a program of ours says why; mpirun writes a page of guesses behind it.
 std::string_view own_line(std::string_view text) {
   for (const std::string_view line : split(text, '\n'))
-    for (const std::string_view program : {"swax launch-proxy: ", "swax-train: "})
+    for (const std::string_view program :
+         {"swax launch-proxy: ", "swax srun-rank: ", "swax-train: "})
       if (line.starts_with(program)) return line.substr(0, kTailBytes);
   return {};
 }
@@ -68,6 +69,7 @@ AttemptPaths::AttemptPaths(const std::string& store, const std::string& job, uin
   records = join_path(job_folder, "records");
   logs = join_path(job_folder, "logs");
   mpirun_log = join_path(logs, name + "/mpirun.log");
+  srun_log = join_path(logs, name + "/srun.log");
 }
 
 Status make_attempt_folders(const std::string& store, const pb::StartAttempt& start) {

@@ -20,7 +20,7 @@ struct AttemptPaths {
   std::string job_folder;  // <store>/jobs/J
   std::string attempt;     // <store>/jobs/J/attempts/aE: where failing ranks leave their reason
   std::string spec;        // binary, resolved
-  std::string checkpoints, records, logs, mpirun_log;
+  std::string checkpoints, records, logs, mpirun_log, srun_log;
 };
 
 // kInvalidArgument: the job's name is no folder name.

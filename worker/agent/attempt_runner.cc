@@ -15,6 +15,7 @@
 #include "worker/agent/attempt_files.h"
 #include "worker/agent/mpirun.h"
 #include "worker/agent/orted_command.h"
+#include "worker/agent/srun.h"
 #include "worker/agent/sweeper.h"
 
 namespace swax {
@@ -78,13 +79,19 @@ void AttemptRunner::prepare(const pb::StartAttempt& start, const std::string& st
     if (place.node() == options_.node)
       running.logs[place.rank()] = join_path(parent_path(log_paths.mpirun_log),
                                              "rank-" + to_text(uint64_t{place.rank()}) + ".log");
-  if (start.lead() == options_.node) running.logs[-1] = log_paths.mpirun_log;
-  start_task([this, key, start, store] {
+  const bool by_srun = starts_by_srun(start);
+  if (by_srun) running.srun_mark = gang_session_folder(store, key.first, key.second);
+  if (start.lead() == options_.node)
+    running.logs[-1] = by_srun ? log_paths.srun_log : log_paths.mpirun_log;
+  start_task([this, key, start, store, by_srun] {
     agent::Prepared prepared;
     prepared.job = key.first;
     prepared.epoch = key.second;
     pb::StartAttempt resolved = start;
-    Status status = make_attempt_folders(store, start);
+    Status status = ok();
+    if (by_srun)
+      status = srun_hosts(start, options_.node, slurm_place(current_environment())).status();
+    if (status.ok()) status = make_attempt_folders(store, start);
     if (status.ok()) {
       Result<std::vector<std::string>> data =
           options_.prepare(resolved.mutable_spec(), AttemptPaths(store, key.first, key.second));
@@ -130,12 +137,46 @@ Status AttemptRunner::make_session(const Key& key, const std::string& store,
   return make_session_folder(running->session);
 }
 
+std::vector<std::string> AttemptRunner::rank_command(const Key& key, const AttemptPaths& paths,
+                                                     int ranks) {
+  std::vector<std::string> command{options_.train_program,
+                                   "train",
+                                   "--spec",
+                                   paths.spec,
+                                   "--state",
+                                   paths.job_folder,
+                                   "--epoch",
+                                   to_text(key.second),
+                                   "--ranks",
+                                   to_text(ranks),
+                                   "--checkpoints",
+                                   paths.checkpoints,
+                                   "--records",
+                                   paths.records,
+                                   "--logs",
+                                   paths.logs};
+  const std::scoped_lock lock(data_mutex_);
+  for (const std::string& folder : data_[key]) {
+    command.push_back("--data");
+    command.push_back(folder);
+  }
+  return command;
+}
+
+Status AttemptRunner::start_launcher(LaunchSpec launch, const AttemptPaths& paths,
+                                     Running* running) {
+  running->attempt_folder = paths.attempt;
+  running->launcher_log = launch.output_path;
+  SWAX_ASSIGN(Child child, Child::start(launch));
+  running->launcher.emplace(std::move(child));
+  return ok();
+}
+
 Status AttemptRunner::launch_mpirun(const pb::StartAttempt& start, const std::string& store,
                                     Running* running) {
   const Key key{start.job(), start.epoch()};
   SWAX_TRY(make_session(key, store, running));
   const AttemptPaths paths(store, key.first, key.second);
-  running->attempt_folder = paths.attempt;
   MpirunPlan plan;
   plan.mpirun = options_.mpirun;
   plan.ranks = start.ranks_size();
@@ -147,43 +188,21 @@ Status AttemptRunner::launch_mpirun(const pb::StartAttempt& start, const std::st
     plan.launch_agent = options_.swax_program + " launch-proxy";
     plan.loopback = options_.loopback;
   }
-  plan.program = {options_.train_program,
-                  "train",
-                  "--spec",
-                  paths.spec,
-                  "--state",
-                  paths.job_folder,
-                  "--epoch",
-                  to_text(key.second),
-                  "--ranks",
-                  to_text(plan.ranks),
-                  "--checkpoints",
-                  paths.checkpoints,
-                  "--records",
-                  paths.records,
-                  "--logs",
-                  paths.logs};
-  {
-    const std::scoped_lock lock(data_mutex_);
-    for (const std::string& folder : data_[key]) {
-      plan.program.push_back("--data");
-      plan.program.push_back(folder);
-    }
-  }
-  LaunchSpec launch;
-  launch.arguments = mpirun_arguments(plan);
-  launch.environment = environment(key);
-  launch.output_path = running->mpirun_log = paths.mpirun_log;
-  launch.working_folder = paths.job_folder;
-  SWAX_ASSIGN(Child child, Child::start(launch));
-  running->mpirun.emplace(std::move(child));
-  return ok();
+  plan.program = rank_command(key, paths, plan.ranks);
+  return start_launcher({.arguments = mpirun_arguments(plan),
+                         .environment = environment(key),
+                         .output_path = paths.mpirun_log,
+                         .working_folder = paths.job_folder},
+                        paths, running);
 }
 
 void AttemptRunner::launch(const pb::StartAttempt& start, const std::string& store) {
   const Key key{start.job(), start.epoch()};
   Running& running = running_[key];
-  const Status status = launch_mpirun(start, store, &running);
+  const bool lead = start.lead() == options_.node, by_srun = starts_by_srun(start);
+  Status status = by_srun ? seat_ranks(start, store, &running) : ok();
+  if (status.ok() && lead)
+    status = by_srun ? launch_srun(start, store, &running) : launch_mpirun(start, store, &running);
   if (status.ok()) {
     log_info("agent", "launched", {{"job", key.first}, {"epoch", key.second}});
     SWAX_FAILPOINT("agent.launched");
@@ -229,15 +248,18 @@ void AttemptRunner::kill(const std::string& job, uint64_t epoch) {
   if (running.killed && !running.killed->load()) return;  // at work
   running.killed = std::make_shared<std::atomic<bool>>(false);
   auto children = std::make_shared<std::vector<Child>>();
-  if (running.mpirun) children->push_back(std::move(*running.mpirun));
-  running.mpirun.reset();
+  if (running.launcher) children->push_back(std::move(*running.launcher));
+  running.launcher.reset();
   running.launch = LaunchWatch();
+  unseat_ranks(running);
   for (Remote& remote : running.remotes) children->push_back(std::move(remote.child));
   running.remotes.clear();
-  // mpirun ends its daemons itself once all ranks have left, and takes a lost one for a failure.
+  // mpirun ends its daemons itself once all ranks have left, and takes a lost one for a failure;
+  // ranks of srun may still take their leave of those of other nodes.
   const bool all_left = running.ranks_closed == running.ranks_here && !running.disorder;
   const int64_t patience_ms = all_left && !running.alone ? kReapGangMs : 0;
-  start_task([this, key, children, patience_ms, session = running.session, killed = running.killed,
+  start_task([this, key, children, patience_ms, session = running.session,
+              srun_mark = running.srun_mark, killed = running.killed,
               attempt = running.attempt_folder, logs = running.logs, ends = running.ends] {
     for (const std::shared_future<void>& end : ends) end.wait();
     for (Child& child : *children) {
@@ -247,7 +269,9 @@ void AttemptRunner::kill(const std::string& job, uint64_t epoch) {
     }
     // The sessions' processes have ended, whether they still showed their mark or not.
     const JobMark mark{.job = key.first, .state = options_.state};
-    const Result<int> swept = sweep_processes(mark, kSweepMs, 0);
+    const Result<int> swept = srun_mark.empty()
+                                  ? sweep_processes(mark, kSweepMs, 0)
+                                  : sweep_srun(key.first, srun_mark, patience_ms, kSweepMs);
     killed->store(true);
     if (!swept.ok())
       return log_warn("agent", "processes do not die", {{"reason", swept.status().message()}});
@@ -283,14 +307,14 @@ void AttemptRunner::rank_closed(const agent::RankClosed& closed, int64_t now_ms)
   const bool tidy = closed.signal == 0 && (closed.exit_code <= 0 || closed.exit_code == kLeft);
   running.disorder = running.disorder || !tidy;
   if (running.code == 0 && closed.exit_code > 0) running.code = closed.exit_code;
-  if (running.mpirun && running.ranks_closed == running.ranks_here)
+  if (running.launcher && running.ranks_closed == running.ranks_here)
     running.reap_ms = now_ms + (running.alone ? kReapMs : kReapGangMs);
 }
 
 void AttemptRunner::add_poll(std::vector<pollfd>* fds) const {
   for (const auto& [key, running] : running_) {
-    if (running.mpirun)
-      fds->push_back({.fd = running.mpirun->process().get(), .events = POLLIN, .revents = 0});
+    if (running.launcher)
+      fds->push_back({.fd = running.launcher->process().get(), .events = POLLIN, .revents = 0});
     for (const Remote& remote : running.remotes)
       fds->push_back({.fd = remote.child.process().get(), .events = POLLIN, .revents = 0});
     running.launch.add_poll(fds);
@@ -327,8 +351,8 @@ void AttemptRunner::look(int64_t now_ms) {
   for (auto& [key, running] : running_) {
     watch_launch(key, &running, now_ms);
     end_remotes(key, &running);
-    if (!running.mpirun) continue;
-    if (running.mpirun->ended()) {
+    if (!running.launcher) continue;
+    if (running.launcher->ended()) {
       end_launcher(key, &running, std::nullopt);
     } else if (running.reap_ms && now_ms >= *running.reap_ms) {
       end_launcher(key, &running, running.code << 8);  // as wait(2) would say it

@@ -1,6 +1,6 @@
-// The processes of this node's attempts: data sets and folders before, mpirun (lead) or its daemon
-// (member), and the end of all of them. What takes long runs in threads and is told as an event.
-// Where an attempt lies:
+// The processes of this node's attempts: data sets and folders before, mpirun or srun (lead) or
+// mpirun's daemon (member), and the end of all of them. What takes long runs in threads and is told
+// as an event. Where an attempt lies:
 //   <store>/jobs/J/attempts/aE   spec.pb and the reasons of failing ranks; all nodes see it
 //   <store>/jobs/J/{ckpt,records,logs}
 //   /tmp/swax-UID-HASH           session files and shared memory, on each node; the same path on
@@ -66,8 +66,8 @@ class AttemptRunner {
   void forget(const std::string& job, uint64_t epoch);  // after Swept
   void read_nonce(const agent::ReadNonce& command);
   void rank_came(const agent::RankSaid& hello);
-  // A rank of this node has ended; when it was the last one, mpirun is not waited for long: after
-  // an exit code other than 0 it would sleep for its kill timeout.
+  // A rank of this node has ended; when it was the last one, the launcher is not waited for long:
+  // after an exit code other than 0 mpirun would sleep for its kill timeout.
   void rank_closed(const agent::RankClosed& closed, int64_t now_ms);
 
   void add_poll(std::vector<pollfd>* fds) const;
@@ -81,14 +81,15 @@ class AttemptRunner {
     uint64_t proxy = 0;
   };
   struct Running {
-    std::optional<Child> mpirun;
+    std::optional<Child> launcher;  // the lead's: mpirun or srun
     std::list<Remote> remotes;
-    std::string mpirun_log, session, attempt_folder;
+    std::string launcher_log, session, attempt_folder;
+    std::string srun_mark;  // SWAX_STATE of srun and of what is not yet a rank; empty: mpirun
     size_t ranks_here = 0, ranks_closed = 0;
     std::set<uint32_t> ranks_came;
     LaunchWatch launch;
     int64_t launch_ms = 0;                // newest look
-    std::map<int64_t, std::string> logs;  // of ranks here by rank; -1: of mpirun
+    std::map<int64_t, std::string> logs;  // of ranks here by rank; -1: of the launcher
     bool alone = true;                    // all ranks are on this node
     int code = 0;                         // first exit code of a rank that is not 0
     bool disorder = false;                // a rank was killed or failed
@@ -102,7 +103,15 @@ class AttemptRunner {
   };
 
   void start_task(std::function<void()> work);
+  std::vector<std::string> rank_command(const Key& key, const AttemptPaths& paths, int ranks);
   Status launch_mpirun(const pb::StartAttempt& start, const std::string& store, Running* running);
+  Status start_launcher(LaunchSpec launch, const AttemptPaths& paths, Running* running);
+  Status seat_ranks(const pb::StartAttempt& start, const std::string& store, Running* running);
+  Status launch_srun(const pb::StartAttempt& start, const std::string& store, Running* running);
+  static void unseat_ranks(const Running& running);
+  Result<int> sweep_srun(const std::string& job, const std::string& srun_mark, int64_t patience_ms,
+                         int64_t limit_ms) const;
+  void look_for_ranks(const Key& key, Running* running, int64_t now_ms) const;
   Status make_session(const Key& key, const std::string& store, Running* running) const;
   std::string note_path(const Key& key) const;
   std::vector<std::string> environment(const Key& key) const;

@@ -5,14 +5,15 @@
 namespace swax {
 namespace {
 
-// mpirun starts the ranks of a node within milliseconds of each other. Looks are counted as well: they
-// cannot become many while this process gets no time itself.
+// mpirun starts the ranks of a node within milliseconds of each other. Looks are counted as well:
+// they cannot become many while this process gets no time itself.
 constexpr int64_t kLostMs = 2'000;
 constexpr int kLostLooks = 20;
 
 std::optional<uint32_t> rank_of(pid_t pid) {
   const std::string environment = process_environment(pid).value_or("");
-  const auto text = environment_value(environment, "OMPI_COMM_WORLD_RANK");
+  auto text = environment_value(environment, "OMPI_COMM_WORLD_RANK");
+  if (!text) text = environment_value(environment, "PMIX_RANK");
   if (!text) return std::nullopt;
   uint32_t rank = 0;
   const auto end = std::from_chars(text->data(), text->data() + text->size(), rank);
@@ -23,18 +24,27 @@ std::optional<uint32_t> rank_of(pid_t pid) {
 }  // namespace
 
 void LaunchWatch::look(pid_t launcher, int64_t now_ms) {
-  starting_ = false;
-  ++looks_;
-  for (const ProcessStat& child : child_processes(launcher)) {
-    if (child.name != "swax-train") {  // not yet; or a launch proxy
-      starting_ = starting_ || (child.state != 'Z' && child.name != "swax");
-      continue;
+  std::vector<ProcessStat> ranks;
+  bool starting = false;
+  for (ProcessStat& child : child_processes(launcher)) {
+    if (child.name == "swax-train") {
+      ranks.push_back(std::move(child));
+    } else {  // not yet; or a launch proxy
+      starting = starting || (child.state != 'Z' && child.name != "swax");
     }
-    const auto rank = rank_of(child.id.pid);
+  }
+  look(ranks, starting, now_ms);
+}
+
+void LaunchWatch::look(const std::vector<ProcessStat>& ranks, bool starting, int64_t now_ms) {
+  starting_ = starting;
+  ++looks_;
+  for (const ProcessStat& process : ranks) {
+    const auto rank = rank_of(process.id.pid);
     if (!rank || known_.contains(*rank) || ranks_.contains(*rank)) continue;
-    Fd process = open_process(child.id);
-    if (!process.valid()) continue;
-    ranks_[*rank] = {.id = child.id, .process = std::move(process)};
+    Fd fd = open_process(process.id);
+    if (!fd.valid()) continue;
+    ranks_[*rank] = {.id = process.id, .process = std::move(fd)};
     newest_ms_ = now_ms;
     looks_ = 0;
   }

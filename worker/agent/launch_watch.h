@@ -1,7 +1,7 @@
-// The ranks that mpirun or its daemon has started and that have not said hello yet. The end of such
-// a rank shows nowhere but at its process, and mpirun, which sees it, first waits for the others to
-// leave: until its kill timeout of 30 s, as ranks in MPI_Init do not hear it.
-// Threads: one.
+// The ranks that mpirun, its daemon or srun has started and that have not said hello yet. The end
+// of such a rank shows nowhere but at its process, and the launcher, which sees it, first waits for
+// the others to leave: until its kill timeout (mpirun's is 30 s, srun's Slurm's KillWait), as ranks
+// in MPI_Init do not hear it. Threads: one.
 #pragma once
 
 #include <poll.h>
@@ -23,6 +23,9 @@ class LaunchWatch {
     std::optional<int> status;  // as of wait(2); none: unknown
   };
   void look(pid_t launcher, int64_t now_ms);  // finds ranks among its children, as it numbers them
+  // The same for the ranks' processes; `starting`: there are some that are not yet what they will
+  // be.
+  void look(const std::vector<ProcessStat>& ranks, bool starting, int64_t now_ms);
   // One of `ranks` that was never seen, for 2 s and 20 looks after the newest one was: it was gone
   // before a look, or will not come.
   std::optional<uint32_t> lost(const std::set<uint32_t>& ranks, int64_t now_ms) const;

@@ -49,6 +49,16 @@ std::vector<ProcessStat> marked_processes(const JobMark& mark) {
   return marked;
 }
 
+bool wait_processes(const JobMark& mark, int64_t limit_ms) {
+  SystemClock clock;
+  const int64_t end_ms = clock.monotonic_ms() + limit_ms;
+  while (!marked_processes(mark).empty()) {
+    if (clock.monotonic_ms() >= end_ms) return false;
+    ::poll(nullptr, 0, 50);
+  }
+  return true;
+}
+
 Result<int> sweep_processes(const JobMark& mark, int64_t limit_ms, int64_t strangers_ms) {
   SystemClock clock;
   const int64_t begin_ms = clock.monotonic_ms();

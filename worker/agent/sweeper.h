@@ -20,6 +20,9 @@ struct JobMark {
 // Running processes with the mark; zombies, the caller and its ancestors are not among them.
 std::vector<ProcessStat> marked_processes(const JobMark& mark);
 
+// Waits until there are none; false: some are left after limit_ms.
+bool wait_processes(const JobMark& mark, int64_t limit_ms);
+
 // Kills them with SIGKILL and waits until they have ended, files closed. How many there were.
 // kDeadlineExceeded names what is left after limit_ms. A process that is ending shows no mark any
 // more: those of our names are waited for as well, but for strangers_ms only, as they may be

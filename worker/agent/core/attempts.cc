@@ -118,8 +118,9 @@ void tell_log_loss(Context& ctx, const Attempt& attempt, int64_t rank, Attempt::
   pb::EventRecord& event = *r.mutable_event();
   event.set_kind("log_dropped");
   event.set_epoch(attempt.epoch);
-  event.set_text((rank < 0 ? "mpirun" : "rank " + to_text(rank)) + " prints so much that " +
-                 bytes_text(loss->dropped) + " (" + to_text(loss->dropped) +
+  event.set_text((rank < 0 ? launcher_name(attempt) : "rank " + to_text(rank)) +
+                 " prints so much that " + bytes_text(loss->dropped) + " (" +
+                 to_text(loss->dropped) +
                  " bytes) of its log are dropped; its beginning and its newest part are kept");
   report(ctx, attempt.job, attempt.epoch, std::move(r));
 }
@@ -129,6 +130,11 @@ void tell_log_loss(Context& ctx, const Attempt& attempt, int64_t rank, Attempt::
 Attempt* find_attempt(State& state, const std::string& job, uint64_t epoch) {
   const auto it = state.attempts.find(job);
   return it == state.attempts.end() || it->second.epoch != epoch ? nullptr : &it->second;
+}
+
+std::string launcher_name(const Attempt& attempt) {
+  const std::string& name = attempt.start.spec().resources().launcher();
+  return name.empty() ? "mpirun" : name;
 }
 
 void kill(Context& ctx, Attempt& attempt, std::string result, std::string reason) {
@@ -209,7 +215,9 @@ void on_prepared(Context& ctx, const Prepared& prepared) {
   pb::AttemptReport r;
   r.mutable_launched();
   report(ctx, attempt->job, attempt->epoch, std::move(r));
-  if (attempt->lead) ctx.out.emplace_back(Launch{.start = attempt->start});
+  // mpirun asks for its daemons; srun's ranks come by themselves and must be expected.
+  if (attempt->lead || launcher_name(*attempt) == "srun")
+    ctx.out.emplace_back(Launch{.start = attempt->start});
 }
 
 void on_swept(Context& ctx, const Swept& swept) {

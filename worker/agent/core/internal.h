@@ -38,6 +38,7 @@ bool end_is_queued(const State& state, const std::string& job, uint64_t epoch);
 void report_kept(Context& ctx, Attempt& attempt);  // again, what is not in the outbox
 
 // attempts.cc
+std::string launcher_name(const Attempt& attempt);  // mpirun or srun
 Attempt* find_attempt(State& state, const std::string& job, uint64_t epoch);
 void on_start(Context& ctx, const pb::StartAttempt& start);
 void on_stop(Context& ctx, const pb::StopAttempt& stop);

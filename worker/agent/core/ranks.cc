@@ -19,7 +19,7 @@ int signal_in(int exit_code) {
   return exit_code > 128 && exit_code <= 128 + kSignalMax ? exit_code - 128 : 0;
 }
 
-// What an exit code or signal means; who: "rank 3" or "mpirun".
+// What an exit code or signal means; who: "rank 3" or the launcher.
 End end_of(int exit_code, int signal, const std::string& who, const std::string& failure) {
   if (signal == 0) signal = signal_in(exit_code);
   const std::string by_code = who + " ended with exit code " + to_text(exit_code);
@@ -149,7 +149,8 @@ void launcher_failed(Context& ctx, Attempt& attempt, const std::string& failure)
   const int code = attempt.launcher_code;
   const bool by_rank = attempt.launcher_signal == 0 && signal_in(code) != 0;
   if (by_rank) attempt.launcher_signal = signal_in(code);
-  End end = end_of(code, attempt.launcher_signal, by_rank ? "a rank" : "mpirun", failure);
+  End end =
+      end_of(code, attempt.launcher_signal, by_rank ? "a rank" : launcher_name(attempt), failure);
   if (code > 128 && signal_in(code) == 0) end.result = "launch_failed";
   kill(ctx, attempt, end.result, end.reason);
 }
@@ -213,7 +214,8 @@ void on_launcher_exited(Context& ctx, const LauncherExited& exited) {
                                       [](const auto& r) { return r.second.connected; });
   if (none_came)
     return kill(ctx, *attempt, "launch_failed",
-                "no rank came up: mpirun ended with exit code " + to_text(attempt->launcher_code) +
+                "no rank came up: " + launcher_name(*attempt) + " ended with exit code " +
+                    to_text(attempt->launcher_code) +
                     (exited.log_tail.empty() ? "" : ": " + printable(exited.log_tail, 400)));
   // Ranks that are still open close in a moment and may say more; the watchdog does not wait long.
   attempt->since_ms = ctx.now();
@@ -236,7 +238,8 @@ void conclude(Context& ctx, Attempt& attempt) {
     if (failure.empty()) failure = state.failure;
   }
   if (code == 0 && launcher > 0 && !told) return launcher_failed(ctx, attempt, failure);
-  const End end = end_of(code == 0 ? orderly_code(attempt) : code, 0, "mpirun", failure);
+  const End end =
+      end_of(code == 0 ? orderly_code(attempt) : code, 0, launcher_name(attempt), failure);
   kill(ctx, attempt, end.result, end.reason);
 }
 

@@ -84,13 +84,13 @@ struct Attempt {
   bool done = false;  // rank 0 reported the end
   bool left = false;  // ... or that it leaves on request, of whatever node
   bool step_reported = false;
-  int launcher_code = -1;  // of mpirun; -1: still running
+  int launcher_code = -1;  // of mpirun or srun; -1: still running
   int launcher_signal = 0;
   int64_t kill_ms = 0;  // newest Kill
   struct LogLoss {
     int64_t dropped = 0, told = 0;  // bytes
   };
-  std::map<int64_t, LogLoss> log_loss;  // rank -> what is missing of its log; -1: mpirun's
+  std::map<int64_t, LogLoss> log_loss;  // rank -> what is missing of its log; -1: launcher's
   std::map<uint64_t, Proxy> proxies;    // lead: unanswered
   std::set<uint64_t> remotes;           // member: proxies already served
   std::set<uint64_t> daemons;           // member: of those, the ones whose orted still runs
@@ -183,7 +183,7 @@ struct Swept {  // no process of the attempt is left on this node
 struct LogCut {  // a log has lost its middle, so that it stays within its limit
   std::string job;
   uint64_t epoch = 0;
-  int64_t rank = -1;    // -1: mpirun's
+  int64_t rank = -1;    // -1: the launcher's
   int64_t dropped = 0;  // bytes, by now
 };
 struct StopSignal {  // SIGTERM / SIGUSR1 of the agent
@@ -231,7 +231,7 @@ struct ReadNonce {  // STORE/FILE, then say NonceRead
 struct Prepare {  // build missing data sets, make folders, then say Prepared
   pb::StartAttempt start;
 };
-struct Launch {  // lead: mpirun
+struct Launch {  // lead: mpirun or srun; member: srun's ranks are expected
   pb::StartAttempt start;
 };
 struct TellRank {
