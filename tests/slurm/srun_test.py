@@ -9,7 +9,7 @@ import time
 import slurm_lab
 from slurm_lab import check, e2e, say, wait_for
 
-CHANGES = {"training.steps": 400 if e2e.FULL else 160, "training.seq_len": 128, "training.global_batch_size": 4,
+CHANGES = {"training.steps": 400 if e2e.FULL else 240, "training.seq_len": 128, "training.global_batch_size": 4,
            "checkpoint.interval": 20, "validation.sequences": 4, "parallelism.ranks": 4,
            "parallelism.allowed_ranks": [2, 4], "resources.ranks_per_node": 2, "resources.nodes": 2,
            "resources.spare_nodes": 2}
@@ -49,8 +49,8 @@ def check_nothing_left(lab, nodes, epoch):
 
 def end_attempt(lab, training, how, nodes):
     """Ends the running attempt by how(); the next must begin within 15 s."""
-    training.wait_step(training.step() + 25)
     epoch = max(e2e.epochs(training.folder))
+    training.wait_step(e2e.start_steps(training.folder)[epoch] + 25)
     began_ms = time.time() * 1000
     how()
     when = wait_for(lambda: slurm_lab.first_report_after(training.folder, epoch + 1, began_ms), 60,
