@@ -51,7 +51,7 @@ SimJob draw_job(World& world, const pb::JobSpec& base, int number, int64_t span_
   job.step_ms = world.between(800, 4000);
   job.submit_ms = world.between(0, span_ms);
   // Some last for many minutes: they see what comes and goes, and are worth growing back.
-  if (job.submit_ms < span_ms / 2 && world.chance(0.2))
+  if (job.submit_ms < span_ms / 2 && world.chance(0.4))
     spec.mutable_training()->set_steps(5 * spec.training().steps());
   draw_kind(world, &job);
   uint64_t bits = mix_bits(spec.job().seed());

@@ -13,7 +13,7 @@
 namespace swax::sim {
 namespace {
 
-constexpr uint64_t kStrikesMin = 50, kGrowthsMin = 10, kCanarySeeds = 200;
+constexpr uint64_t kStrikesMin = 50, kGrowthsMin = 20, kCanarySeeds = 200;
 constexpr double kSecondsOf200 = 180;  // printed beside what it took, never asserted
 
 uint64_t seeds() {

@@ -52,7 +52,7 @@ Swarm draw_swarm(World& world) {
   s.rank_exit_ms = maybe(world, 0.6, 4 * kMinute, 15 * kMinute);
   s.rank_hang_ms = maybe(world, 0.6, 4 * kMinute, 15 * kMinute);
   s.impostor_ms = maybe(world, 0.3, 5 * kMinute, 20 * kMinute);
-  s.outage_ms = maybe(world, 0.5, 6 * kMinute, 20 * kMinute);
+  s.outage_ms = maybe(world, 0.6, 3 * kMinute, 10 * kMinute);
   return s;
 }
 
