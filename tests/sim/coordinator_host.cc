@@ -193,10 +193,19 @@ void CoordinatorHost::run_commit(const coord::WriteCommitted& write) {
   });
 }
 
+// As the shell does it: what the records know and is not there any more has been removed, also by a
+// process whose record of that was lost.
 void CoordinatorHost::run_retire(const coord::Retire& retire) {
-  later(world_.between(2, 200), [this, retire] {
-    handle(coord::Retired{.job = retire.job,
-                          .removed = store_.retire(retire.job, retire.keep, retire.keep)});
+  std::vector<coord::SaveKey> known;
+  for (const auto& [key, checkpoint] : state_->durable.jobs.at(retire.job).checkpoints)
+    if (checkpoint.state == "COMMITTED") known.push_back(key);
+  later(world_.between(2, 200), [this, retire, known] {
+    store_.retire(retire.job, retire.keep, retire.keep);
+    const auto there = store_.committed(retire.job);
+    coord::Retired retired{.job = retire.job, .removed = {}};
+    for (const coord::SaveKey& key : known)
+      if (!there.contains(key)) retired.removed.push_back(key);
+    handle(std::move(retired));
   });
 }
 
