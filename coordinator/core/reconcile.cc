@@ -3,7 +3,7 @@
 namespace swax::coord {
 namespace {
 
-pb::StartAttempt start_attempt(const Job& job) {
+pb::StartAttempt start_attempt(const State& state, const Job& job) {
   pb::StartAttempt start;
   start.set_job(job.name);
   start.set_epoch(job.epoch);
@@ -12,6 +12,8 @@ pb::StartAttempt start_attempt(const Job& job) {
     pb::RankPlace& place = *start.add_ranks();
     place.set_rank(rank.rank());
     place.set_node(rank.node());
+    const auto worker = state.vol.workers.find(rank.node());
+    if (worker != state.vol.workers.end()) place.set_host(worker->second.host);
   }
   *start.mutable_spec() = job.spec;
   return start;
@@ -36,7 +38,7 @@ bool fill_message(const State& state, const Job& job, const Worker& worker, pb::
   } else if (job.stop || grows) {
     *e->mutable_stop_attempt() = stop_attempt(job, pb::STOP_CHECKPOINT);
   } else if (!reports(worker, job.name, job.epoch)) {
-    *e->mutable_start_attempt() = start_attempt(job);
+    *e->mutable_start_attempt() = start_attempt(state, job);
   } else {
     return false;
   }

@@ -65,6 +65,7 @@ void CoreRig::join(int number, uint32_t slots, uint64_t incarnation, const std::
   e.mutable_hello()->set_state_id(state_id.empty() ? "state-" + std::to_string(number) : state_id);
   e.mutable_hello()->set_slots(slots);
   e.mutable_hello()->set_build_id("build");
+  e.mutable_hello()->set_host("host-" + std::to_string(number));
   e.mutable_hello()->set_store_nonce("nonce");
   tell(static_cast<uint64_t>(number) + 1, std::move(e));
 }

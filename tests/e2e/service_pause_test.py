@@ -1,7 +1,8 @@
 """Goal: what only stands still is not taken for dead, and what hangs does not stay. Method: SIGSTOP of a
 rank below and beyond its limit; SIGSTOP of a worker for 15 s, longer than the coordinator waits, while
 its ranks train on and another worker has room; SIGTERM of a worker, without another one and beside one
-that goes on with one of two ranks until the first is back."""
+that goes on with one of two ranks until the first is back. Beside it: a gang of two ranks on each of
+two workers."""
 import os
 import signal
 import time
@@ -90,6 +91,18 @@ def worker_pauses(s):
         "processes of attempt 1 went on meanwhile and are gone")
 
 
+def two_and_two(bin_folder, scratch, s):
+    """Two ranks on each of two workers of one machine: Open MPI would mix up their shared memory."""
+    s.cancel()
+    few = ["training.steps=12"]
+    s.submit(job="four", ranks=4, extra=few)
+    result = s.wait()
+    check(result["attempt"] == 1, f"attempts: {s.bad_ends()}")
+    digest = e2e.run_to_end(bin_folder, os.path.join(scratch, "alone"), extra=few)["digest"]
+    check(result["digest"] == digest, f"{result['digest']}, must be {digest}")
+    say("  two ranks on each of two workers of this machine: the digest of one worker")
+
+
 def grows_back(s):
     """Fewer ranks while a worker is away, all of them when it is back; no step is made twice."""
     away = s.workers[1]
@@ -123,6 +136,7 @@ def body(bin_folder, scratch):
     s = started(bin_folder, os.path.join(scratch, "worker"), 2)
     try:
         worker_pauses(s)
+        two_and_two(bin_folder, scratch, s)
     finally:
         s.stop()
     s = started(bin_folder, os.path.join(scratch, "gang"), 2, slots=1, coordinator_env=SOON)

@@ -28,6 +28,24 @@ TEST(Mpirun, KeepsToLoopbackAndToItsFolder) {
   EXPECT_EQ(inside, 2);  // shared memory and session files
 }
 
+TEST(Mpirun, SharesNoMemoryBetweenNodesOfOneMachine) {
+  const auto words = [](std::vector<MpirunHost> hosts, bool shared_host) {
+    return mpirun_arguments({.mpirun = "mpirun",
+                             .program = {"x"},
+                             .ranks = 4,
+                             .session_folder = "/s",
+                             .hosts = std::move(hosts),
+                             .launch_agent = "agent",
+                             .loopback = false,
+                             .shared_host = shared_host});
+  };
+  const std::vector<MpirunHost> two{{.name = "w0", .slots = 2}, {.name = "w1", .slots = 2}};
+  EXPECT_THAT(words({}, false), Contains("self,vader,tcp"));
+  EXPECT_THAT(words(two, false), Contains("self,vader,tcp"));
+  EXPECT_THAT(words(two, true), Contains("self,tcp"));
+  EXPECT_THAT(words(two, true), Not(Contains("self,vader,tcp")));
+}
+
 TEST(Mpirun, TellsRootAndSharedCoresOnlyWhenTrue) {
   const std::vector<std::string> words = mpirun_arguments({.mpirun = "mpirun",
                                                            .program = {"x"},

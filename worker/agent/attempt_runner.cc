@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <tuple>
 
 #include "proto/base/failpoint.h"
@@ -33,6 +34,15 @@ constexpr int kRefused = 255, kLeft = 99;
 bool at_fault(const Status& status) {
   return status.code() == Code::kInvalidArgument || status.code() == Code::kNotFound ||
          status.code() == Code::kDataLoss || status.code() == Code::kFailedPrecondition;
+}
+
+// Whether two nodes of the gang or more are workers of one machine.
+bool on_one_machine(const pb::StartAttempt& start) {
+  std::map<std::string, std::string> node_of;  // by host
+  return std::any_of(start.ranks().begin(), start.ranks().end(), [&](const pb::RankPlace& place) {
+    return !place.host().empty() &&
+           node_of.try_emplace(place.host(), place.node()).first->second != place.node();
+  });
 }
 
 }  // namespace
@@ -187,6 +197,7 @@ Status AttemptRunner::launch_mpirun(const pb::StartAttempt& start, const std::st
     SWAX_ASSIGN(plan.hosts, gang_hosts(start));
     plan.launch_agent = options_.swax_program + " launch-proxy";
     plan.loopback = options_.loopback;
+    plan.shared_host = options_.loopback || on_one_machine(start);
   }
   plan.program = rank_command(key, paths, plan.ranks);
   return start_launcher({.arguments = mpirun_arguments(plan),

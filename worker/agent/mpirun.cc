@@ -21,9 +21,8 @@ using Setting = std::array<const char*, 2>;
 // a rank that is asked to leave may need seconds for its checkpoint (sigkill_timeout); one that has
 // left on request has an exit code, for which mpirun would fall upon the others and wait out those
 // seconds (abort_on_non_zero); a cut cable shows after 3.5 s instead of 8 minutes (keepalive).
-constexpr std::array<Setting, 10> kSettings{{
+constexpr std::array<Setting, 9> kSettings{{
     {"pml", "ob1"},
-    {"btl", "self,vader,tcp"},
     {"btl_vader_single_copy_mechanism", "none"},
     {"shmem", "mmap"},
     {"odls_base_sigkill_timeout", "30"},
@@ -66,6 +65,9 @@ std::vector<std::string> mpirun_arguments(const MpirunPlan& plan) {
     out.push_back(std::move(value));
   };
   for (const Setting& setting : kSettings) set(setting[0], setting[1]);
+  // Shared memory bears the names of the machine and of a rank's number on its node: ranks of two
+  // nodes on one machine would take each other's.
+  set("btl", plan.shared_host ? "self,tcp" : "self,vader,tcp");
   if (plan.hosts.empty() || plan.loopback)
     for (const Setting& setting : kLoopback) set(setting[0], setting[1]);
   if (plan.hosts.empty()) {

@@ -27,6 +27,7 @@ struct MpirunPlan {
   std::vector<MpirunHost> hosts{};
   std::string launch_agent{};  // starts mpirun's daemon on another node: AGENT HOST COMMAND
   bool loopback = true;        // hosts only: all of them are this machine
+  bool shared_host = false;    // hosts only: two of them or more are one machine
 };
 std::vector<std::string> mpirun_arguments(const MpirunPlan& plan);
 
