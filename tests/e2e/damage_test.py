@@ -43,13 +43,14 @@ CASES = [
 
 
 def stopped_half_way(bin_folder, state):
-    run = e2e.Run(bin_folder, state)
-    e2e.wait_until(lambda: e2e.newest_step(state) >= e2e.STEPS // 2 or run.process.poll() is not None,
-                   300, "half of the steps")
+    run = e2e.half_way(bin_folder, state)
     run.process.send_signal(signal.SIGTERM)
     code = run.finish()
+    if code == 0:
+        raise e2e.Through
     check(code == 143, f"exit code {code}, must be 143\n{run.errors()}")
     check(len(e2e.committed(state)) >= 2, f"checkpoints: {e2e.committed(state)}")
+    return state
 
 
 def damaged_checkpoint(bin_folder, state, name, pattern, damage):
@@ -111,8 +112,8 @@ def generate_codes(bin_folder, state):
 
 def body(bin_folder, scratch):
     digest = e2e.run_to_end(bin_folder, os.path.join(scratch, "undisturbed"))["digest"]
-    origin = os.path.join(scratch, "origin")
-    stopped_half_way(bin_folder, origin)
+    origin = e2e.in_time("a run that is stopped half-way", lambda number: stopped_half_way(
+        bin_folder, os.path.join(scratch, f"origin{number}")))
     for i, (name, pattern, damage) in enumerate(CASES):
         state = os.path.join(scratch, f"case{i}")
         shutil.copytree(origin, state)

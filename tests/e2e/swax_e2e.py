@@ -14,11 +14,14 @@ SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file_
 SPEC = os.path.join(SOURCE, "jobs", "micro.toml")
 FULL = os.environ.get("SWAX_TEST_FULL") == "1"
 SKIPPED = 77
+TRIES = 5
+LOOK_SECONDS_MAX = 1.0
 # Small and quick, with every part that a larger run has: 12 checkpoints, retention, validation.
 SETTINGS = ["training.steps=36", "training.seq_len=128", "training.global_batch_size=4",
             "checkpoint.interval=3", "checkpoint.keep_latest_k=2", "validation.freq=12",
             "validation.sequences=4", "lr_scheduler.warmup_steps=5"]
 STEPS = 36
+STEPS_LEFT_MIN = 6  # of a run that is to be disturbed
 
 
 class Failure(Exception):
@@ -34,14 +37,53 @@ def say(text):
     print(text, flush=True)
 
 
-def wait_until(condition, seconds, what):
-    end = time.monotonic() + seconds
+class Through(Exception):
+    """A run was through before it was disturbed: the machine is fast, or it held the script up."""
+
+
+def in_time(what, trial):
+    """What trial(number) returns; once more while it comes too late, with another number."""
+    for number in range(TRIES):
+        try:
+            return trial(number)
+        except Through:
+            say(f"  {what}: the run was through too early, once more")
+    raise Failure(f"{what}: {TRIES} runs were through before they were disturbed")
+
+
+class Patience:
+    """A limit of time that is not used up while the whole machine stands still: what passes between
+    two looks counts for a second at most."""
+
+    def __init__(self, seconds):
+        self.left, self.looked, self.stood_still = seconds, time.monotonic(), 0.0
+
+    def over(self):
+        now = time.monotonic()
+        counted = min(now - self.looked, LOOK_SECONDS_MAX)
+        self.stood_still += now - self.looked - counted
+        self.left -= counted
+        self.looked = now
+        return self.left < 0
+
+
+def wait_until(condition, seconds, what, pause=0.02):
+    patience = Patience(seconds)
     while True:
+        over = patience.over()  # asked first: who comes late has a look all the same
         value = condition()
         if value:
             return value
-        check(time.monotonic() < end, f"not within {seconds} s: {what}")
-        time.sleep(0.02)
+        check(not over, f"not within {seconds} s: {what}")
+        time.sleep(pause)
+
+
+def environment(extra=None):
+    """Ours without what would change the programs, and `extra`."""
+    variables = {k: v for k, v in os.environ.items()
+                 if not k.startswith("SWAX_") or k == "SWAX_LOG"}
+    variables.update(extra or {})
+    return variables
 
 
 def words(changes):
@@ -56,16 +98,13 @@ class Run:
     """One typing of `swax run`. `state` is the state folder."""
 
     def __init__(self, bin_folder, state, ranks=2, extra=(), env=None, words=()):
-        self.state = state
-        environment = dict(os.environ)
-        environment.pop("SWAX_FAILPOINTS", None)
-        environment.update(env or {})
+        self.state, self.ranks = state, ranks
         self.errors_path = state + ".stderr"
         with open(self.errors_path, "ab") as errors:
             self.process = subprocess.Popen(
                 [os.path.join(bin_folder, "swax"), "run", SPEC, "--ranks", str(ranks), "--state",
                  state, "-o", "json", *settings(extra), *words],
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, env=environment,
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, env=environment(env),
                 start_new_session=True)
 
     def finish(self, seconds=400):  # seconds on a free machine, minutes beside a build
@@ -160,6 +199,33 @@ def kill(pid, how=signal.SIGKILL):
         os.kill(pid, how)
     except ProcessLookupError:
         pass
+
+
+def half_way(bin_folder, state, step=None, checkpoints=2, **options):
+    """A run that has done half of its steps (or `step`) and has so many checkpoints, or has ended."""
+    run = Run(bin_folder, state, **options)
+    step = STEPS // 2 if step is None else step
+    wait_until(lambda: (newest_step(state) >= step and len(committed(state)) >= checkpoints)
+               or run.process.poll() is not None, 300, f"step {step} and {checkpoints} checkpoints")
+    return run
+
+
+def hold(run):
+    """Stops the run's ranks, of which some steps must be left, until go_on(): rank -> pid. What is
+    done meanwhile meets them in mid-training, however late it is."""
+    pids = rank_pids(run.state)
+    for pid in pids.values():
+        kill(pid, signal.SIGSTOP)
+    if len(pids) == run.ranks and newest_step(run.state) <= STEPS - STEPS_LEFT_MIN:
+        return pids
+    go_on(pids)
+    run.finish()
+    raise Through
+
+
+def go_on(pids):
+    for pid in pids.values():
+        kill(pid, signal.SIGCONT)
 
 
 # ---- record logs: u32 length, u64 hash, Protobuf RankReport -----------------------------------------

@@ -10,15 +10,10 @@ import swax_e2e as e2e
 from swax_e2e import check, say
 
 
-def half_way(bin_folder, state, **options):
-    run = e2e.Run(bin_folder, state, **options)
-    e2e.wait_until(lambda: e2e.newest_step(state) >= e2e.STEPS // 2 or run.process.poll() is not None,
-                   300, "half of the steps")
-    return run
-
-
 def expect(run, code):
     got = run.finish()
+    if got == 0 and code != 0:
+        raise e2e.Through  # nothing was left that could be disturbed
     check(got == code, f"exit code {got}, must be {code}\n{run.errors()}")
     return run.result
 
@@ -39,7 +34,8 @@ def finished(case):
 
 def stopped(case):
     """SIGTERM: a checkpoint of the step that was reached, exit code 143."""
-    run = half_way(case.bin, case.origin)
+    case.origin = case.path("origin")
+    run = e2e.half_way(case.bin, case.origin)
     run.process.send_signal(signal.SIGTERM)
     result = expect(run, 143)
     check(result["state"] == "STOPPED" and result["digest"] is None, str(result))
@@ -67,9 +63,9 @@ def other_spec(case):
 
 
 def second_run(case):
-    state = case.copy("second")
-    first = e2e.Run(case.bin, state)
-    e2e.wait_until(lambda: e2e.rank_pids(state) or first.process.poll() is not None, 60, "ranks")
+    state = case.path("second")
+    first = e2e.half_way(case.bin, state)
+    held = e2e.hold(first)
     second = e2e.Run(case.bin, state)
     second.finish()
     check(second.code == 4, f"exit code {second.code}, must be 4")
@@ -77,16 +73,19 @@ def second_run(case):
     check("RUNNING" in case.ask("status", "--state", state), "status beside the run")
     check("attempt_started" in case.ask("events", "--state", state), "events beside the run")
     check("good" in case.ask("checkpoints", "list", "--state", state), "checkpoints beside the run")
+    e2e.go_on(held)
     check(expect(first, 0)["digest"] == case.digest, "the second one disturbed the first")
 
 
 def cancelled(case):
     """The run's coordinator is one like any other; a cancelled run that is typed again goes on."""
     state = case.path("cancelled")
-    run = half_way(case.bin, state)
+    run = e2e.half_way(case.bin, state)
+    held = e2e.hold(run)
     log = e2e.read(os.path.join(state, "run.log")).decode()
     address = log.split(" serving address=")[1].split()[0]
     case.ask("cancel", "micro", "--coordinator", address)
+    e2e.go_on(held)
     result = expect(run, 11)
     check(result["state"] == "CANCELLED" and result["checkpoint"] is not None, str(result))
     check("CANCELLED" in case.ask("status", "--state", state), "status of a cancelled run")
@@ -97,12 +96,10 @@ def cancelled(case):
 
 def two_signals(case):
     state = case.path("signals")
-    run = half_way(case.bin, state)
-    # Ranks that cannot answer: only the second signal ends them.
-    for pid in e2e.rank_pids(state).values():
-        e2e.kill(pid, signal.SIGSTOP)
+    run = e2e.half_way(case.bin, state)
+    e2e.hold(run)  # ranks that cannot answer: only the second signal ends them
     run.process.send_signal(signal.SIGINT)
-    e2e.wait_until(lambda: "SIGINT" in run.errors(), 5, "the first signal is heard")
+    e2e.wait_until(lambda: "SIGINT" in run.errors(), 30, "the first signal is heard")
     check(run.process.poll() is None, "it did not wait for the checkpoint")
     run.process.send_signal(signal.SIGINT)
     expect(run, 130)
@@ -112,8 +109,10 @@ def two_signals(case):
 
 def hang(case):
     state = case.path("hang")
-    run = half_way(case.bin, state, env={"SWAX_TEST_AGENT_TIMES": "train_floor_ms=5000"})
-    e2e.kill(e2e.rank_pids(state)[1], signal.SIGSTOP)
+    # It may be in the first step of a window, or validate, when it is stopped.
+    run = e2e.half_way(case.bin, state, env={"SWAX_TEST_AGENT_TIMES":
+                       "train_floor_ms=5000,validate_limit_ms=60000,launch_limit_ms=60000"})
+    e2e.kill(e2e.hold(run)[0], signal.SIGCONT)
     result = expect(run, 0)
     check(result["digest"] == case.digest and result["attempt"] == 2, str(result))
     check("hang step" in run.errors() and "rank 1 said nothing for" in run.errors(), run.errors())
@@ -134,11 +133,13 @@ def damaged_records(case):
 def other_bits(case):
     """A gradient bit flips when a step is made again: DIVERGED names both attempts."""
     state = case.path("bits")
-    run = half_way(case.bin, state, extra=["checkpoint.interval=30"])
+    no_save = ["checkpoint.interval=1000"]
+    run = e2e.half_way(case.bin, state, step=6, checkpoints=0, extra=no_save)
+    e2e.hold(run)
     e2e.kill(run.process.pid)
     run.finish()
     flip = {"SWAX_TEST_FLIP_GRADIENT": "3:layers.0.attn.wq:5:30"}
-    run = e2e.Run(case.bin, state, extra=["checkpoint.interval=30"], env=flip)
+    run = e2e.Run(case.bin, state, extra=no_save, env=flip)
     result = expect(run, 0)
     lines = [line for line in run.errors().splitlines() if line.startswith("diverged")]
     check(lines and "attempt 2 has" in lines[0] and "attempt 1 had" in lines[0], run.errors())
@@ -178,13 +179,17 @@ def nameless_host(case):
 
 class Case:
     def __init__(self, bin_folder, scratch):
-        self.bin, self.scratch = bin_folder, scratch
-        self.origin = self.path("origin")
+        self.bin, self.scratch, self.number = bin_folder, scratch, 0
+        self.origin = None
         self.before = e2e.shared_leftovers()
         self.digest = e2e.run_to_end(bin_folder, self.path("undisturbed"))["digest"]
 
     def path(self, name):
-        return os.path.join(self.scratch, name)
+        return os.path.join(self.scratch, f"{name}{self.number or ''}")
+
+    def trial(self, test, number):
+        self.number = number
+        return test(self)
 
     def ask(self, *words):
         done = subprocess.run([os.path.join(self.bin, "swax"), *words], capture_output=True,
@@ -202,7 +207,8 @@ def body(bin_folder, scratch):
     case = Case(bin_folder, scratch)
     for test in (finished, stopped, other_ranks, other_spec, second_run, cancelled, two_signals,
                  hang, damaged_records, other_bits, wrong_spec, nameless_host):
-        say(f"  {test.__name__}: {test(case) or 'passed'}")
+        said = e2e.in_time(test.__name__, lambda number, t=test: case.trial(t, number))
+        say(f"  {test.__name__}: {said or 'passed'}")
 
 
 if __name__ == "__main__":
