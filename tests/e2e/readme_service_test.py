@@ -68,7 +68,10 @@ class Shell:
         if leave_at is not None:
             self.wait_for(leave_at, seconds, begin)
             os.write(self.terminal, b"\x03")
-            time.sleep(0.5)  # the terminal forgets what is typed before the signal is through
+            # The terminal forgets what is typed before the signal is through.
+            e2e.wait_until(lambda: os.tcgetpgrp(self.terminal) == self.process, 60,
+                           f"the shell is back from {line}")
+            time.sleep(0.5)
         self.type('echo "[end" "$?]"')
         found = self.wait_for(r"\[end (\d+)\]", seconds, begin)
         return self.text[begin:begin + found.start()], int(found[1])

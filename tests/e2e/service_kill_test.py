@@ -8,6 +8,7 @@ SWAX_TEST_SEED repeats it. SWAX_TEST_FULL=1: 30 kills and more, at least six of 
 failpoint."""
 import os
 import re
+import signal
 import subprocess
 import time
 
@@ -29,15 +30,12 @@ KILLS_MIN, RUNS_MIN, KIND_MIN, AT_POINTS_MIN = (30, 5, 6, 10) if e2e.FULL else (
 POINTS_WANTED = POINTS if e2e.FULL else []
 FURTHER_ROUNDS_MAX = 8
 RESTART_SECONDS_MAX = 3.0
+RANKS = 2
 # So many that a job is seldom through when its kill comes: what is saved then needs no attempt.
 e2e.STEPS = 400 if e2e.FULL else 120
 e2e.SETTINGS[0] = f"training.steps={e2e.STEPS}"
 # So near to its end a job is left alone: whether a kill is seen to end an attempt would be chance.
 STEPS_LEFT_MIN = 40
-
-
-class Through(Exception):
-    """The job is so far that nothing more is killed."""
 
 
 def kind_of_point(point):
@@ -84,7 +82,7 @@ class Round:
 
     def submit(self):
         """The client bears a coordinator that dies before its answer: it asks again by itself."""
-        command = [self.service.swax, "submit", e2e.SPEC, "--ranks", "2", "--coordinator",
+        command = [self.service.swax, "submit", e2e.SPEC, "--ranks", str(RANKS), "--coordinator",
                    self.service.address, *e2e.settings()]
         client = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                   stderr=subprocess.STDOUT, text=True, env=service.environment())
@@ -94,7 +92,7 @@ class Round:
 
     def check_not_through(self):
         if self.service.newest_step() > e2e.STEPS - STEPS_LEFT_MIN:
-            raise Through
+            raise e2e.Through
 
     def rank_at_point(self):
         """The rank that ended at the failpoint, as it says itself with its last words."""
@@ -124,11 +122,12 @@ class Round:
         else:
             self.ends.append({"attempt": 1, **worker_end(self.fell[0])})
 
-    def kill(self, target):
-        """One kill, and what must be told of it."""
-        s, epoch, end, dead = self.service, self.service.newest_epoch(), {}, []
+    def kill_what_trains(self, target):
+        """Kills a rank, or what takes the ranks along. What must be told of it, and the daemons that
+        are dead."""
+        s, dead = self.service, []
+        pids = self.wait_for(lambda: s.hold(RANKS, STEPS_LEFT_MIN), "ranks run")
         if target == "rank":
-            pids = self.wait_for(s.rank_pids, "ranks run")
             rank = self.rng.choice(sorted(pids))
             e2e.kill(pids[rank])
             end = {"result": "signal", "rank": str(rank), "signal": "9"}
@@ -136,14 +135,23 @@ class Round:
             e2e.kill(self.wait_for(s.mpirun_pids, "mpirun runs")[0])
             # It takes its ranks along.
             end = {"result": "signal", "rank": ("0", "1"), "signal": "9"}
-        elif target == "coordinator":
-            dead = [s.coordinator]
         else:
             worker = self.wait_for(s.worker_of_ranks, "a worker has ranks")
             dead = [worker] if target == "worker" else s.daemons()
             end = worker_end(worker.name)
         for daemon in dead:
             daemon.kill()
+        e2e.go_on(pids)
+        return end, dead
+
+    def kill(self, target):
+        """One kill, and what must be told of it."""
+        s, epoch = self.service, self.service.newest_epoch()
+        end, dead = {}, [s.coordinator]
+        if target == "coordinator":
+            s.coordinator.kill()
+        else:
+            end, dead = self.kill_what_trains(target)
         self.kills.append(target)
         for daemon in dead:
             time.sleep(self.rng.random() * RESTART_SECONDS_MAX / len(dead))
@@ -179,10 +187,12 @@ def gang(bin_folder, folder, digest):
     try:
         s.submit()
         s.wait_until(lambda: s.newest_step() >= 6, 120, "step 6")
+        pids = s.wait_until(lambda: s.hold(RANKS, STEPS_LEFT_MIN), 60, "ranks run")
         workers = {v for _, variables in s.processes().values() for v in variables
                    if v.startswith(b"SWAX_WORKER=")}
         check(len(workers) == 2, f"both workers have ranks: {workers}")
-        e2e.kill(s.rank_pids()[1])
+        e2e.kill(pids[1])
+        e2e.go_on(pids)
         result = service.finish(s, digest, [{"attempt": 1, "rank": "1", "signal": "9"}])
     finally:
         s.stop()
@@ -251,7 +261,7 @@ def one_round(bin_folder, folder, rng, plan, digest, account):
             for k, target in enumerate(targets):
                 r.wait_step(rng.randint(12 + 7 * k, 17 + 7 * k))
                 r.kill(target)
-        except Through:
+        except e2e.Through:
             say(f"  {point}: the job is nearly through after {len(r.kills)} of "
                 f"{len(targets) + 1} kills")
         result = r.finish(digest)
@@ -265,7 +275,8 @@ def one_round(bin_folder, folder, rng, plan, digest, account):
 def body(bin_folder, scratch):
     rng, account = service.seed(), Account()
     digest = undisturbed(bin_folder, os.path.join(scratch, "u"))
-    account.add(None, ["rank"], gang(bin_folder, os.path.join(scratch, "g"), digest))
+    account.add(None, ["rank"], e2e.in_time("a gang", lambda number: gang(
+        bin_folder, os.path.join(scratch, f"g{number}"), digest)))
     rounds, further = plans(rng), 0
     for i, plan in enumerate(rounds):
         one_round(bin_folder, os.path.join(scratch, f"r{i}"), rng, plan, digest, account)

@@ -3,6 +3,8 @@ undisturbed, and once more while rank 0 prints much without a newline (200 MB an
 SWAX_TEST_FULL=1, 20 MB otherwise) and a `swax logs -f` has stopped reading. Step times, from the step
 records, are compared by their medians. Then logs may take 1 MiB only. What was printed is what is kept
 and what is told as dropped, to the byte. A `swax watch` is left by Ctrl-C."""
+import array
+import fcntl
 import os
 import pty
 import re
@@ -10,6 +12,7 @@ import select
 import signal
 import statistics
 import subprocess
+import termios
 import time
 
 import swax_e2e as e2e
@@ -38,7 +41,6 @@ def quiet(bin_folder, folder):
     s = service.Service(bin_folder, folder, workers=1)
     try:
         s.submit(extra=LONG)
-        leave_watch(s)
         result = s.wait(600)
     finally:
         s.stop()
@@ -61,6 +63,13 @@ class Printer:
         return count
 
 
+def waits_in(pipe):
+    """Bytes that nobody has read yet."""
+    count = array.array("i", [0])
+    fcntl.ioctl(pipe, termios.FIONREAD, count)
+    return count[0]
+
+
 def loud(bin_folder, folder):
     printer = Printer(bin_folder, folder)
     s = service.Service(bin_folder, folder, workers=1, env=printer.env)
@@ -72,6 +81,7 @@ def loud(bin_folder, folder):
                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                   stderr=subprocess.DEVNULL, env=service.environment())
         result = s.wait(600)
+        e2e.wait_until(lambda: waits_in(reader.stdout), 60, "the reader has begun to read")
         check(reader.poll() is None, "the reader that reads nothing has ended")
         told = s.events("log_dropped")
     finally:
@@ -128,6 +138,17 @@ def bounded(bin_folder, folder):
         f"{len(text)} characters shown; {events[-1]['text']}")
 
 
+def watched(bin_folder, folder):
+    """A job that trains until it is cancelled: however late somebody watches, there is a line to draw."""
+    s = service.Service(bin_folder, folder, workers=1)
+    try:
+        s.submit(extra=["training.steps=1000000", "validation.freq=0"])
+        leave_watch(s)
+        s.cancel()
+    finally:
+        s.stop()
+
+
 def leave_watch(s):
     """Ctrl-C ends `swax watch` with the signal and takes its drawn line away."""
     ours, theirs = pty.openpty()
@@ -154,6 +175,7 @@ def leave_watch(s):
 
 
 def body(bin_folder, scratch):
+    watched(bin_folder, os.path.join(scratch, "w"))
     ratios = []
     while len(ratios) < (TRIES if e2e.FULL else 1):
         number = len(ratios)

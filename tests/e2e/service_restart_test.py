@@ -14,13 +14,14 @@ from swax_e2e import check, say
 QUICKSTART = os.path.join(e2e.SOURCE, "jobs", "quickstart.toml")
 KILLS = 5 if e2e.FULL else 1
 NOTICED_SECONDS, RESTART_SECONDS = 0.5, 3.0
-# mpirun itself waits 30 s for the other ranks, which do not hear it before they train.
-EARLY_SECONDS = 20.0
+# What the death of a rank that its agent does not know yet may take longer. mpirun itself waits 30 s for
+# the other ranks, which do not hear it before they train.
+EARLY_SECONDS = 15.0
 
 
 def kill_a_rank(s, epoch):
     """Seconds until the worker's log tells the death, and until the next attempt's first step."""
-    s.wait_until(lambda: s.step_of(epoch) > max(s.committed(), default=0) + 1, 120,
+    s.wait_until(lambda: s.step_of(epoch) > max(s.committed(), default=0) + 1, 300,
                  "a step after a checkpoint")
     worker = s.workers[0]
     told = worker.log().count("rank ended")
@@ -29,12 +30,13 @@ def kill_a_rank(s, epoch):
     e2e.kill(pid)
     s.wait_until(lambda: worker.log().count("rank ended") > told, 60, "the death is noticed")
     noticed = time.monotonic() - before
-    s.wait_until(lambda: s.step_of(epoch + 1) > 0, 60, f"attempt {epoch + 1} makes a step")
+    s.wait_until(lambda: s.step_of(epoch + 1) > 0, 180, f"attempt {epoch + 1} makes a step")
     return noticed, time.monotonic() - before
 
 
-def kill_early(s, epoch):
-    """Kills a rank of the attempt after this one as soon as its process is there."""
+def kill_early(s, epoch, usual):
+    """Kills a rank of the attempt after this one as soon as its process is there. `usual`: seconds from
+    the death of a rank that trains to the next step, on this machine."""
     mark = b"SWAX_EPOCH=%d" % (epoch + 1)
 
     def rank_1():
@@ -46,11 +48,12 @@ def kill_early(s, epoch):
     pid = s.wait_until(rank_1, 60, f"a rank of attempt {epoch + 1}")
     before = time.monotonic()
     e2e.kill(pid)
-    s.wait_until(lambda: s.step_of(epoch + 2) > 0, 60, f"attempt {epoch + 2} makes a step")
+    s.wait_until(lambda: s.step_of(epoch + 2) > 0, 180, f"attempt {epoch + 2} makes a step")
     seconds = time.monotonic() - before
     end = s.bad_ends()[-1]
     check(end["attempt"] == epoch + 1 and end["fields"].get("rank") == "1", str(end))
-    check(seconds < EARLY_SECONDS, f"first step of the next attempt after {seconds:.1f} s: {end}")
+    check(seconds < usual + EARLY_SECONDS,
+          f"first step of the next attempt after {seconds:.1f} s, usually {usual:.1f} s: {end}")
     say(f"  kill -9 of a rank that has just started (phase {end['fields']['phase']}): first step of "
         f"the next attempt after {seconds:.2f} s")
 
@@ -58,7 +61,7 @@ def kill_early(s, epoch):
 def restarts(s):
     s.submit(job="quick", spec=QUICKSTART, extra=["checkpoint.interval=4", "training.steps=2000"])
     times = [kill_a_rank(s, epoch) for epoch in range(1, KILLS + 1)]
-    kill_early(s, KILLS + 1)
+    kill_early(s, KILLS + 1, max(again for _, again in times))
     # Of a rank that died before it was ever seen only its absence is known.
     check([e["fields"].get("signal") for e in s.bad_ends()][:-1] == ["9"] * (KILLS + 1),
           str(s.bad_ends()))

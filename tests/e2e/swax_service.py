@@ -8,16 +8,9 @@ import subprocess
 import time
 
 import swax_e2e as e2e
-from swax_e2e import Failure, check
+from swax_e2e import Failure, check, environment
 
 JOB = "micro"
-
-
-def environment(extra=None):
-    variables = {k: v for k, v in os.environ.items()
-                 if not k.startswith("SWAX_") or k == "SWAX_LOG"}
-    variables.update(extra or {})
-    return variables
 
 
 class Daemon:
@@ -63,7 +56,7 @@ class Service:
             self.swax, "coordinator", "--state", state, "--listen", "tcp://127.0.0.1:0"],
             coordinator_env)
         self.coordinator.start()
-        self.address = e2e.wait_until(self._listening, 30, "the coordinator says its address")
+        self.address = e2e.wait_until(self._listening, 60, "the coordinator says its address")
         self.coordinator.command[-1] = self.address
         self.workers = []
         for i in range(workers):
@@ -115,7 +108,9 @@ class Service:
     def cancel(self):
         answer = self.ask("cancel", self.job, "--now")
         check(answer.returncode == 0, f"cancel: exit code {answer.returncode}\n{answer.stderr}")
-        self.wait_until(lambda: not self.processes(), 30, "the cancelled job's ranks have gone")
+        job = b"SWAX_JOB=" + self.job.encode()  # the slots may be another one's by now
+        self.wait_until(lambda: not [p for p, (_, v) in self.processes().items() if job in v], 60,
+                        "the cancelled job's ranks have gone")
 
     def nodes(self):
         """Worker -> its state."""
@@ -189,6 +184,20 @@ class Service:
                     pids[int(variable.split(b"=")[1])] = pid
         return pids
 
+    def hold(self, ranks, steps_left):
+        """Stops the job's ranks until e2e.go_on: rank -> pid; None: not all are there. Raises Through
+        when fewer steps are left: what is done meanwhile meets them in mid-training."""
+        pids = self.rank_pids()
+        for pid in pids.values():
+            e2e.kill(pid, signal.SIGSTOP)
+        through = self.newest_step() > e2e.STEPS - steps_left
+        if len(pids) == ranks and not through:
+            return pids
+        e2e.go_on(pids)
+        if through:
+            raise e2e.Through
+        return None
+
     def mpirun_pids(self):
         return [pid for pid, (name, _) in self.processes().items() if name == "mpirun"]
 
@@ -215,17 +224,27 @@ class Service:
                     shutil.rmtree(session, ignore_errors=True)
 
     def check_checkpoints(self):
-        """Committed = present + retired: nothing is lost, nothing stands there unknown."""
-        committed = {(e["step"], e["attempt"]) for e in self.events("checkpoint_committed")}
-        retired = {(e["step"], e["attempt"]) for e in self.events("checkpoint_retired")}
-        folder, present = os.path.join(self.job_folder, "ckpt"), set()
-        for name in os.listdir(folder):
-            if name.startswith("step-") and os.path.exists(os.path.join(folder, name, "COMMITTED")):
-                step, attempt = name[5:].split(".a")
-                present.add((int(step), int(attempt)))
-        check(present == committed - retired,
-              f"present {sorted(present)}, committed {sorted(committed)}, "
-              f"retired {sorted(retired)}")
+        """Committed = present + retired: nothing is lost, nothing stands there unknown. Old ones are
+        retired beside everything else: what is gone is told in a moment."""
+        folder, seen = os.path.join(self.job_folder, "ckpt"), {}
+
+        def look():
+            events = self.events()
+            for kind in ("committed", "retired"):
+                seen[kind] = {(e["step"], e["attempt"]) for e in events
+                              if e["kind"] == "checkpoint_" + kind}
+            seen["present"] = set()
+            for name in os.listdir(folder):
+                if name.startswith("step-") and \
+                        os.path.exists(os.path.join(folder, name, "COMMITTED")):
+                    step, attempt = name[5:].split(".a")
+                    seen["present"].add((int(step), int(attempt)))
+            return seen["present"] == seen["committed"] - seen["retired"]
+        try:
+            self.wait_until(look, 30, "committed checkpoints are present or retired")
+        except Failure as failure:
+            raise Failure(f"{failure}\n{ {kind: sorted(keys) for kind, keys in seen.items()} }") \
+                from None
 
     def check_nothing_left(self):
         e2e.wait_until(lambda: not self.processes(), 5,
