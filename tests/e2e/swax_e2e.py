@@ -364,6 +364,8 @@ def main(body):
     if shutil.which("mpirun") is None:
         say("skipped: no mpirun")
         sys.exit(SKIPPED)
+    # What a shell starts in the background is to ignore SIGINT, and its children inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     scratch = tempfile.mkdtemp(prefix="swax-e2e-")
     started = time.monotonic()
     try:
