@@ -10,8 +10,8 @@ from slurm_lab import check, wait_until
 
 def test(_):
     with slurm_lab.Lab() as lab:
-        names = sorted(lab.out("srun", "-N4", "hostname").split())
-        check(names == lab.nodes, f"srun over 4 nodes: {names}")
+        wait_until(lambda: sorted(lab.out("srun", "-N4", "hostname", must=False).split()) == lab.nodes,
+                   30, "srun over 4 nodes says their names")
         lab.mini("node-exec", "n1", "touch", "/tmp/swax-mark")
         check(lab.mini("node-exec", "n2", "ls", "/tmp").stdout == "", "/tmp is shared")
         check(lab.run("getent", "hosts", "n1", must=False).returncode != 0, "n1 is resolved")
@@ -19,11 +19,11 @@ def test(_):
         with open(script, "w") as file:
             file.write("#!/bin/bash\nexec srun sleep 300\n")
         job = lab.sbatch("--requeue", "-N2", "-o", os.path.join(lab.work, "job.out"), script)
-        lab.wait_state(job, "RUNNING", 20)
+        lab.wait_state(job, "RUNNING", 60)
         victim = lab.job(job)["BatchHost"]
         lab.mini("kill-node", victim)
-        lab.mini("wait-state", victim, "down", "30")
-        again = wait_until(lambda: lab.state(job) == "RUNNING" and lab.job(job), 60,
+        lab.mini("wait-state", victim, "down", "60")
+        again = wait_until(lambda: lab.state(job) == "RUNNING" and lab.job(job), 120,
                            "the job runs again")
         check(again["Restarts"] == "1", f"restarts: {again['Restarts']}")
         check(again["BatchHost"] != victim, f"it runs on {victim}, which is down")

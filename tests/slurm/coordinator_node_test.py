@@ -39,7 +39,7 @@ def test(bin_folder):
         training = slurm_lab.Training(lab, bin_folder, "head", "micro", CHANGES)
         alone = slurm_lab.one_machine(bin_folder, training.spec, lab.work + "/alone")
         training.submit()
-        lab.wait_state(training.job, "RUNNING", 20)
+        lab.wait_state(training.job, "RUNNING", 60)
         time.sleep(CONTROLLER_SAVES_S)
         training.wait_step(20)
         host = lab.job(training.job)["BatchHost"]
@@ -52,7 +52,7 @@ def test(bin_folder):
         kill_coordinator(lab, host)
         goes_on(training, "both killed")
         lab.mini("start-ctld")
-        wait_for(lambda: lab.state(training.job) == "RUNNING", 30, "Slurm's controller answers")
+        wait_for(lambda: lab.state(training.job) == "RUNNING", 60, "Slurm's controller answers")
         step, began = training.step(), time.monotonic()
         lab.mini("kill-node", host)
         wait_for(lambda: lab.job(training.job).get("Restarts") == "1", 60, "the job is requeued")

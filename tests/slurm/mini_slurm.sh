@@ -236,15 +236,15 @@ case $cmd in
     setsid unshare --net --mount --uts --pid --fork --kill-child --mount-proc \
       bash "$SELF" __lab "$DIR" "$n" "mini-slurm-lab:$DIR" </dev/null >"$DIR/log/lab.out" 2>&1 &
     outer=$!
-    for _ in $(seq 100); do
+    for _ in $(seq 600); do
       c=$(cat /proc/$outer/task/$outer/children 2>/dev/null | tr -d ' ') || c=
       [ -n "$c" ] && break; sleep 0.05
     done
     [ -n "${c:-}" ] || die "lab did not start: $(cat "$DIR/log/lab.out")"
     echo "$c" >"$DIR/run/lab.pid"
-    for _ in $(seq 100); do [ -e "$DIR/run/booted" ] && break; sleep 0.05; done
+    for _ in $(seq 1200); do [ -e "$DIR/run/booted" ] && break; sleep 0.05; done
     [ -e "$DIR/run/booted" ] || die "lab did not boot: $(cat "$DIR/log/lab.out")"
-    for i in $(seq 1 "$n"); do wait_state "n$i" idle 30; done
+    for i in $(seq 1 "$n"); do wait_state "n$i" idle 60; done
     ;;
   __lab) lab_boot "$1" ;;
   __node_boot) node_boot "$1" ;;

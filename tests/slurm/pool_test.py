@@ -10,7 +10,9 @@ import slurm_lab
 from slurm_lab import check, wait_for
 
 SIZES = {"small": 1, "middle": 1, "large": 2}
-CHANGES = {"training.steps": 450, "training.seq_len": 128, "training.global_batch_size": 8,
+# Alone a job must train for so long, that is longer than two nodes take to be drained, on any machine.
+ALONE_SECONDS, STEPS_MIN = 9, 450
+CHANGES = {"training.seq_len": 128, "training.global_batch_size": 8,
            "checkpoint.interval": 50, "validation.sequences": 4,
            "resources.cpus_per_rank": 2}  # a whole node
 
@@ -23,7 +25,7 @@ class Pool:
         lab.start(self.swax, "coordinator", "--state", self.state, "--listen", self.address,
                   "--insecure", log=os.path.join(lab.work, "coordinator.log"))
 
-    def ask(self, *words, timeout=200):
+    def ask(self, *words, timeout=500):
         done = self.lab.run(self.swax, *words, "--coordinator", self.address, timeout=timeout)
         return done.stdout
 
@@ -40,17 +42,28 @@ class Pool:
         return {n["node"] for n in nodes if n["state"] in ("IDLE", "ALLOCATED")}
 
     def wait_nodes(self, count):
-        wait_for(lambda: len(self.nodes()) == count, 60, f"{count} workers")
+        wait_for(lambda: len(self.nodes()) == count, 120, f"{count} workers")
+
+
+def long_enough(lab, bin_folder):
+    """Steps of ALONE_SECONDS."""
+    spec = os.path.join(lab.work, "probe.toml")
+    slurm_lab.write_spec(spec, "micro", {**CHANGES, "training.steps": 60})
+    probe = slurm_lab.one_machine(bin_folder, spec, os.path.join(lab.work, "probe"))
+    tokens = CHANGES["training.seq_len"] * CHANGES["training.global_batch_size"]
+    return max(STEPS_MIN, int(ALONE_SECONDS * probe["tokens_per_s"] / tokens))
 
 
 def test(bin_folder):
     with slurm_lab.Lab() as lab:
         pool = Pool(lab, bin_folder)
         specs, alone = {}, {}
+        steps = long_enough(lab, bin_folder)
         for seed, (name, ranks) in enumerate(SIZES.items(), 1):
             specs[name] = os.path.join(lab.work, name + ".toml")
             slurm_lab.write_spec(specs[name], "micro", {
-                **CHANGES, "job.name": name, "job.seed": seed, "parallelism.ranks": ranks})
+                **CHANGES, "training.steps": steps, "job.name": name, "job.seed": seed,
+                "parallelism.ranks": ranks})
             alone[name] = slurm_lab.one_machine(bin_folder, specs[name],
                                                 os.path.join(lab.work, "alone-" + name))
         first = pool.add(specs["small"], 4)
@@ -58,12 +71,12 @@ def test(bin_folder):
         before = pool.nodes()
         for name in SIZES:
             pool.ask("submit", specs[name])
-        wait_for(lambda: all(pool.job(name)["state"] == "RUNNING" for name in SIZES), 60,
+        wait_for(lambda: all(pool.job(name)["state"] == "RUNNING" for name in SIZES), 120,
                  "three jobs run")
         for index in (1, 2, 3, 4):
             left = f"{first}_{index}"
             lab.run("scancel", "--batch", "--signal=TERM", left)
-            lab.wait_state(left, "COMPLETED", 60)
+            lab.wait_state(left, "COMPLETED", 120)
             pool.add(specs["small"], 1)
             pool.wait_nodes(4)
         check(not pool.nodes() & before, f"not drained: {pool.nodes() & before}")

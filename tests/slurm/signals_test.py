@@ -8,7 +8,7 @@ import time
 import slurm_lab
 from slurm_lab import check, e2e, wait_for
 
-CHANGES = {"training.steps": 400, "training.seq_len": 128, "training.global_batch_size": 4,
+CHANGES = {"training.steps": 200, "training.seq_len": 128, "training.global_batch_size": 4,
            "checkpoint.interval": 10000, "validation.sequences": 4, "parallelism.ranks": 2,
            "parallelism.allowed_ranks": [1, 2], "resources.ranks_per_node": 1}
 PREEMPTION = ("PartitionName=high Nodes=ALL PriorityTier=10 PreemptMode=OFF\n"
@@ -54,6 +54,7 @@ def stop_and_go(lab, training, send, number):
 
 def test(bin_folder):
     with slurm_lab.Lab(nodes=2, EXTRA_CONF=PREEMPTION) as lab:
+        lab.slow_links("80mbit")
         lab.run("scontrol", "update", "PartitionName=main", "GraceTime=5")
         training = slurm_lab.Training(lab, bin_folder, "signals", "micro", CHANGES)
         alone = slurm_lab.one_machine(bin_folder, training.spec, lab.work + "/alone")
