@@ -156,6 +156,15 @@ def leave_watch(s):
                              stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=theirs,
                              env=service.environment())
     os.close(theirs)
+    try:
+        check_left(watch, ours)
+    finally:
+        os.close(ours)
+        watch.kill()
+        watch.wait()
+
+
+def check_left(watch, ours):
     text, end, interrupted = b"", time.monotonic() + 120, False
     while time.monotonic() < end:
         if select.select([ours], [], [], 0.1)[0]:
@@ -167,7 +176,6 @@ def leave_watch(s):
         if b"\rstep " in text and not interrupted:
             watch.send_signal(signal.SIGINT)
             interrupted = True
-    os.close(ours)
     code = watch.wait(timeout=60)
     check(interrupted, f"no line was drawn: {text[-400:]}")
     check(code == -signal.SIGINT, f"swax watch ended with {code}")
