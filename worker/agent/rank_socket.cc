@@ -18,9 +18,12 @@ namespace {
 
 constexpr size_t kPeersMax = 4096;
 constexpr int64_t kFirstWordMs = 10'000;  // for a peer that says nothing
-constexpr int64_t kStatusMs = 300;        // a dying process closes its files, then its status shows
-constexpr int64_t kProcessLookMs = 500;   // between looks at a rank's process
-constexpr size_t kReadMax = 256 * 1024;   // of one peer at once
+// A dying process closes its files, then its status shows. Looks are counted as well: they cannot
+// become many while nobody gets any time.
+constexpr int64_t kStatusMs = 300;
+constexpr int kStatusLooks = 3;
+constexpr int64_t kProcessLookMs = 500;  // between looks at a rank's process
+constexpr size_t kReadMax = 256 * 1024;  // of one peer at once
 constexpr size_t kOutgoingMax = 1024 * 1024;
 
 // The process at the other end, when it is one of this user's.
@@ -199,13 +202,14 @@ void RankSocket::look_at_process(Peer* peer, int64_t now_ms, std::vector<agent::
 }
 
 // True: nothing more is to be known of it.
-bool RankSocket::finish_peer(const Peer& peer, int64_t now_ms, std::vector<agent::EventBody>* out) {
+bool RankSocket::finish_peer(Peer& peer, int64_t now_ms, std::vector<agent::EventBody>* out) {
   if (!peer.rank || peer.refused) return true;
+  ++peer.looks;
+  const bool early = now_ms - peer.since_ms < kStatusMs || peer.looks < kStatusLooks;
   std::optional<int> status;
   const bool dead = peer.process_fd.valid() && process_ended(peer.process_fd);
   if (dead) status = ended_status(peer.process_fd, peer.process);
-  const bool wait = peer.process_fd.valid() && !status && now_ms - peer.since_ms < kStatusMs;
-  if (wait) return false;
+  if (peer.process_fd.valid() && !status && early) return false;
   agent::RankClosed closed{
       .job = peer.hello.job(), .epoch = peer.hello.epoch(), .rank = peer.hello.rank()};
   if (status && WIFEXITED(*status)) closed.exit_code = WEXITSTATUS(*status);

@@ -44,6 +44,7 @@ class RankSocket {
     bool rank = false, proxy = false;
     bool refused = false;  // told to go; its end means nothing
     bool ended = false;    // waits for the exit status
+    int looks = 0;         // since then
     bool halted = false;   // its process was stopped when it was looked at
     int64_t looked_ms = 0;
     pb::RankHello hello;
@@ -61,7 +62,7 @@ class RankSocket {
   static void write_peer(Peer* peer);
   static void look_at_process(Peer* peer, int64_t now_ms, std::vector<agent::EventBody>* out);
   static void end_peer(Peer* peer, int64_t now_ms);
-  static bool finish_peer(const Peer& peer, int64_t now_ms, std::vector<agent::EventBody>* out);
+  static bool finish_peer(Peer& peer, int64_t now_ms, std::vector<agent::EventBody>* out);
   Peer* newest(const agent::TellRank& command, uint32_t rank);
 
   const std::string path_;
