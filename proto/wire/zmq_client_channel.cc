@@ -22,6 +22,7 @@ constexpr size_t kOutboxMessages = 64;
 constexpr int64_t kOutboxBytes = 4 * kMiB;
 constexpr int kOutboxRetryMs = 10;
 constexpr int kReconnectMsMax = 30000;
+constexpr const char* kNotConnected = "not connected yet";
 // An ended monitor's address stays taken for a moment: each socket has its own.
 std::string monitor_address(uint64_t number) { return "inproc://monitor-" + to_text(number); }
 
@@ -57,7 +58,7 @@ class ZmqClientChannel final : public ClientChannel {
   wire::WakeUp wake_;
   std::deque<std::string> outbox_;
   int64_t outbox_bytes_ = 0;
-  std::string trouble_ = "not connected yet";
+  std::string trouble_ = kNotConnected;
   bool handshake_failed_ = false;
   uint64_t refused_ = 0;
   uint64_t sockets_ = 0;
@@ -149,7 +150,7 @@ void ZmqClientChannel::reconnect() {
   outbox_.clear();
   outbox_bytes_ = 0;
   handshake_failed_ = false;
-  trouble_ = "not connected yet";
+  if (trouble_.empty()) trouble_ = kNotConnected;  // else what it was until there is news
   end_socket();
   const Status opened = open();
   if (opened.ok()) return;
