@@ -4,4 +4,4 @@ swax_test(agent_shell_test
     agent_link_test.cc agent_orted_command_test.cc agent_outbox_test.cc agent_rank_socket_test.cc
     agent_runner_test.cc agent_srun_rank_test.cc
   DEPS swax_agent
-  TIMEOUT 120)
+  TIMEOUT 120 SERIAL)

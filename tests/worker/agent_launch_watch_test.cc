@@ -18,7 +18,7 @@ namespace {
 
 bool wait_until(const std::function<bool()>& condition) {
   SystemClock clock;
-  const int64_t end_ms = clock.monotonic_ms() + 20000;
+  const int64_t end_ms = clock.monotonic_ms() + 60000;
   while (!condition()) {
     if (clock.monotonic_ms() > end_ms) return false;
     ::poll(nullptr, 0, 10);
@@ -45,6 +45,12 @@ TEST(LaunchWatch, TellsEachEndOfARankThatNeverCame) {
     watch.add_poll(&fds);
     return fds.size();
   };
+  const auto started = [pid] {
+    size_t ranks = 0;
+    for (const ProcessStat& child : child_processes(pid)) ranks += child.name == "swax-train";
+    return ranks;
+  };
+  ASSERT_TRUE(wait_until([&] { return started() == 4; })) << "the shell needs its time, too";
   ASSERT_TRUE(wait_until([&] {
     watch.look(pid, 1000);
     return watched() == 3;
