@@ -182,7 +182,7 @@ TEST_F(Resume, RequestedCheckpointsAreCommittedAndOldOnesRetired) {
   o.stepped = [&](int rank, Trainer& trainer, const StepReport& report) {
     if (rank != 1 || second > 0) return;
     if (report.step == 3) trainer.request_checkpoint();
-    ::usleep(10'000);
+    ::usleep(report.step < 20 ? 10'000 : 100'000);  // a disk that is busy gets more time
     if (first_seen == 0 && !good_checkpoints_of(root()).empty()) first_seen = report.step;
     if (first_seen == 0 || report.step < first_seen + 3) return;
     second = report.step;
@@ -307,9 +307,14 @@ TEST_F(Resume, SlowRanksChangeNothing) {
   EXPECT_EQ(run.first().outcome.digest, undisturbed(spec));
 }
 
-// A file stands where the checkpoints should go, from step 1 to step `until`.
-GroupOptions block_saves(GroupOptions o, int64_t until) {
+// A file stands where the checkpoints should go, from step 1 to step `until`; until then each save
+// of `interval` fails before the next one is due, also where its thread comes late.
+GroupOptions block_saves(GroupOptions o, int64_t until, int64_t interval = 1000) {
   const std::string root = o.ckpt_root;
+  const auto failed = std::make_shared<std::atomic<int64_t>>(0);
+  o.on_event = [failed](const KeptEvent& event) {
+    if (event.kind == "checkpoint_failed") ++*failed;
+  };
   o.stepped = [=](int rank, Trainer&, const StepReport& report) {
     if (rank == 0 && report.step == 1) {
       EXPECT_TRUE(remove_tree(root).ok());
@@ -319,28 +324,29 @@ GroupOptions block_saves(GroupOptions o, int64_t until) {
       EXPECT_EQ(::unlink(root.c_str()), 0);
       EXPECT_TRUE(make_dirs(root).ok());
     }
-    ::usleep(report.step < until ? 20'000 : 3'000);  // the writer's time
+    const bool late = report.step < until && *failed < (report.step - 1) / interval;
+    ::usleep(late ? 400'000 : 3'000);  // the writer's time
   };
   return o;
 }
 
 TEST_F(Resume, ThreeFailedSavesInARowEndTheRun) {
   const pb::JobSpec spec =
-      micro_spec(data(), {{"training.steps", "60"}, {"checkpoint.interval", "2"}});
+      micro_spec(data(), {{"training.steps", "1000"}, {"checkpoint.interval", "2"}});
   const GroupRun run = run_group(spec, data(), block_saves(options(2, 1), 0));
   for (const RankRun& rank : run.ranks) {
     EXPECT_EQ(rank.status.code(), Code::kResourceExhausted) << rank.status.to_string();
     EXPECT_NE(rank.status.message().find("in a row"), std::string::npos);
   }
   EXPECT_EQ(run.first().events_of("checkpoint_failed").size(), size_t{kSaveFailuresMax});
-  EXPECT_LT(run.first().steps.size(), 60U);
+  EXPECT_LT(run.first().steps.size(), 1000U);
   ASSERT_EQ(::unlink(root().c_str()), 0);
 }
 
 TEST_F(Resume, AFailedSaveIsSaidAndTheNextOneCounts) {
   const pb::JobSpec spec =
       micro_spec(data(), {{"training.steps", "40"}, {"checkpoint.interval", "10"}});
-  const GroupRun run = run_group(spec, data(), block_saves(options(2, 1), 29));
+  const GroupRun run = run_group(spec, data(), block_saves(options(2, 1), 29, 10));
   ASSERT_TRUE(run.agreed());
   EXPECT_EQ(run.first().events_of("checkpoint_failed").size(), 2U);
   EXPECT_EQ(newest_checkpoint(root()).step, 40U);
@@ -386,17 +392,6 @@ TEST_F(Resume, PhasesComeInOrder) {
   const std::vector<std::string> wanted = {"load",     "warmup", "train", "validate", "train",
                                            "validate", "train",  "save",  "leaving"};
   for (const RankRun& rank : run.ranks) EXPECT_EQ(rank.phases, wanted);
-}
-
-TEST(GradientFlip, Parses) {
-  const auto flip = parse_gradient_flip("7:layers.0.attn.wq:12:3");
-  ASSERT_TRUE(flip.ok());
-  EXPECT_EQ(flip->step, 7);
-  EXPECT_EQ(flip->tensor, "layers.0.attn.wq");
-  EXPECT_EQ(flip->element, 12);
-  EXPECT_EQ(flip->bit, 3);
-  for (const char* bad : {"", "7", "7:x:1", "0:x:1:1", "7:x:-1:1", "7:x:1:32", "7:x:1:1:1"})
-    EXPECT_EQ(parse_gradient_flip(bad).status().code(), Code::kInvalidArgument) << bad;
 }
 
 }  // namespace

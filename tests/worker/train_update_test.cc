@@ -184,5 +184,16 @@ TEST(Optimizer, TheBoundSeesAForgottenDecay) {
   }
 }
 
+TEST(GradientFlip, Parses) {
+  const auto flip = parse_gradient_flip("7:layers.0.attn.wq:12:3");
+  ASSERT_TRUE(flip.ok());
+  EXPECT_EQ(flip->step, 7);
+  EXPECT_EQ(flip->tensor, "layers.0.attn.wq");
+  EXPECT_EQ(flip->element, 12);
+  EXPECT_EQ(flip->bit, 3);
+  for (const char* bad : {"", "7", "7:x:1", "0:x:1:1", "7:x:-1:1", "7:x:1:32", "7:x:1:1:1"})
+    EXPECT_EQ(parse_gradient_flip(bad).status().code(), Code::kInvalidArgument) << bad;
+}
+
 }  // namespace
 }  // namespace swax::test
