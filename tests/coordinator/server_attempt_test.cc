@@ -109,7 +109,7 @@ TEST_F(ServerAttempt, FindsACommitThatNoRecordKnows) {
   ASSERT_TRUE(commit_checkpoint(store() + "/jobs/job-a/ckpt", *manifest).ok());
   restart();
   TestClient client(server_->address());
-  for (int i = 0; i < 100 && client.status("job-a").checkpoint_step() != 7; ++i) ::usleep(50'000);
+  for (int i = 0; i < 1200 && client.status("job-a").checkpoint_step() != 7; ++i) ::usleep(50'000);
   EXPECT_EQ(client.status("job-a").checkpoint_step(), 7U);
 }
 
