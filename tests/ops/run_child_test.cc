@@ -21,7 +21,7 @@ LaunchSpec shell(const ScratchDir& dir, const std::string& script) {
           .working_folder = dir.path()};
 }
 
-bool wait_until(const std::function<bool()>& condition, int64_t limit_ms = 5000) {
+bool wait_until(const std::function<bool()>& condition, int64_t limit_ms = 60000) {
   SystemClock clock;
   const int64_t end_ms = clock.monotonic_ms() + limit_ms;
   while (!condition()) {

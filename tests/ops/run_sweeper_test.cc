@@ -30,7 +30,7 @@ TEST(Sweeper, EndsOnlyWhatCarriesBothMarks) {
   ASSERT_TRUE(ours.ok() && ours_too.ok() && other_job.ok() && other_state.ok());
   const JobMark mark{.job = "job", .state = dir.path()};
   EXPECT_EQ(marked_processes(mark).size(), 2U);
-  const auto swept = sweep_processes(mark, 5000, 5000);
+  const auto swept = sweep_processes(mark, 60000, 5000);
   ASSERT_TRUE(swept.ok()) << swept.status().to_string();
   EXPECT_EQ(*swept, 2);
   EXPECT_TRUE(ours->ended());

@@ -142,11 +142,13 @@ TEST(KilledWriter, AtRandomMoments) {
   const auto window = std::chrono::duration_cast<std::chrono::microseconds>(
       3 * (std::chrono::steady_clock::now() - begin));
   uint64_t next = 2;
-  for (int i = 0; i < kills; ++i) {
+  // Where saves take longer now than that one, further kills come later and later.
+  for (int i = 0; i < kills || (next == 2 && i < 10 * kills); ++i) {
     const uint64_t epoch = static_cast<uint64_t>(i) + 2;
     const pid_t pid = start_child(root.path(), {next, next + 1000, epoch, 2}, "");
     const uint32_t draw = random_block(13, Purpose::kTest, static_cast<uint64_t>(i))[0];
-    std::this_thread::sleep_for(std::chrono::microseconds(draw % window.count()));
+    std::this_thread::sleep_for(
+        std::chrono::microseconds(draw % (window.count() * (1 + i / kills))));
     ASSERT_EQ(kill(pid, SIGKILL), 0);
     ASSERT_EQ(wait_for(pid), SIGKILL) << "kill " << i;
     ASSERT_NO_FATAL_FAILURE(recover(root.path(), epoch + 1)) << "kill " << i;
