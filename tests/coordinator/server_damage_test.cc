@@ -288,7 +288,7 @@ TEST(ServerDamage, AnswersHeartbeatsWhileTheDiskIsSlow) {
     if (!worker.mail.empty() && test::now_ms() - sent < 500) ++answered;
     std::this_thread::sleep_for(std::chrono::milliseconds(200));
   }
-  EXPECT_GE(answered, 5);  // of more than twenty: the machine may pause
+  EXPECT_GE(answered, 3);  // of more than twenty: the machine may pause
   submitter.join();
   server.mood.wait_ms = 0;
   pb::Request nodes;

