@@ -110,11 +110,11 @@ def grows_back(s):
     away = s.workers[1]
     away.signal(signal.SIGTERM)
     check(away.process.wait(timeout=60) == 99, "the worker leaves")
-    s.wait_until(lambda: s.step_of(2) > 0, 60, "attempt 2 makes a step")
-    check("1 of 2 ranks" in s.status()["message"], str(s.status()))
+    s.wait_until(lambda: s.step_of(2) > 0, 180, "attempt 2 makes a step")
+    s.wait_until(lambda: "1 of 2 ranks" in s.status()["message"], 60, "the coordinator knows that, too")
     away.start()
     before = time.monotonic()
-    s.wait_until(lambda: s.step_of(3) > 0, 60, "attempt 3 makes a step")
+    s.wait_until(lambda: s.step_of(3) > 0, 180, "attempt 3 makes a step")
     seconds = time.monotonic() - before
     ranks = [e["text"].split(":")[0] for e in s.events("attempt_started")]
     check(ranks == ["2 ranks", "1 rank", "2 ranks"], f"attempts: {ranks}")
