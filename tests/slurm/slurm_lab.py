@@ -18,9 +18,9 @@ PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "scontrol", "munged", "ip",
             "nsenter", "setsid")
 REPEATABLE = ("scontrol", "squeue", "scancel")
 SILENCE = ("timed out", "Unable to contact slurm controller")
-# First step of the next attempt after a node is lost. Where a start takes longer than on the machine that
-# this is meant for: what it takes to miss the node, and a start as long as the first one, with a margin.
-RECOVERY_SECONDS, MISSED_SECONDS, START_FACTOR = 10.0, 7.0, 1.5
+# Until the first step of the next attempt after a node is lost, with a start of up to two seconds in it.
+# Where this run's first start took longer, so may the next ones, and half as much more.
+RECOVERY_SECONDS, START_SECONDS, START_FACTOR = 10.0, 3.0, 1.5
 # What a Slurm job is when nothing more comes.
 OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "DEADLINE", "OUT_OF_MEMORY")
 # A power cut shows to Slurm after 5-6 s; a requeued job begins again after 6 s.
@@ -291,13 +291,13 @@ class Training:
         events = json.loads(self.ask("events", "--state", self.state, "-o", "json"))
         return [e for e in events if kind is None or e["kind"] == kind]
 
-    def lose(self, how, node):
-        """Power cut, cut cable, ...: the next attempt must make its first step in time, and the event
-        of the attempt's end must name the node."""
+    def interrupt(self, what, how, within=RECOVERY_SECONDS):
+        """how() ends the running attempt, whose number is given back; the next one must make its first
+        step in time."""
         self.wait_step(self.step() + 25)
         epoch = max(e2e.epochs(self.folder))
         before_ms = time.time() * 1000
-        self.lab.mini(how, node)
+        how()
         lost_ms, patience = time.time() * 1000, e2e.Patience(90)
         while not (when := first_report_after(self.folder, epoch + 1, before_ms)):
             check(not patience.over(), f"no step of attempt {epoch + 1}")
@@ -305,10 +305,15 @@ class Training:
         patience.over()
         seconds = (when - lost_ms) / 1000 - patience.stood_still
         start = self.first_start()
-        limit = max(RECOVERY_SECONDS, MISSED_SECONDS + START_FACTOR * start)
-        say(f"{how} {node}: first step of the next attempt after {seconds:.1f} s, at most {limit:.1f} s; "
+        limit = max(within, within - START_SECONDS + START_FACTOR * start)
+        say(f"{what}: first step of the next attempt after {seconds:.1f} s, at most {limit:.1f} s; "
             f"of the first one {start:.1f} s after its start")
         check(seconds <= limit, f"longer than {limit:.1f} s: {seconds:.1f} s")
+        return epoch
+
+    def lose(self, how, node):
+        """Power cut, cut cable, ...: the event of the attempt's end must name the node."""
+        epoch = self.interrupt(f"{how} {node}", lambda: self.lab.mini(how, node))
         ends = [e for e in self.events("attempt_ended") if e["attempt"] == epoch]
         check(ends and ends[0]["fields"]["node"].startswith(node + "-"),
               f"the end of attempt {epoch} does not name {node}: {ends}")
