@@ -274,7 +274,7 @@ class Training:
         wait_for(there, seconds, f"step {step}", pause=0.1)
         check(self.step() >= step, f"ended before step {step}\n{self.log()}")
 
-    def result(self, seconds=120, code="0:0"):
+    def result(self, seconds=400, code="0:0"):
         """The result that stands last in the job's output; the script must end with the code."""
         self.lab.wait_state(self.job, OVER, seconds)
         check(self.lab.exit_code(self.job) == code,
@@ -323,7 +323,7 @@ class Training:
         began_ms = self.events("attempt_started")[0]["wall_ms"]
         return (first_report_after(self.folder, 1, 0) - began_ms) / 1000
 
-    def expect_digest(self, digest, seconds=120):
+    def expect_digest(self, digest, seconds=400):
         got = self.result(seconds)["digest"]
         check(got == digest, f"digest {got}, on one machine {digest}\n{self.log()}")
 
