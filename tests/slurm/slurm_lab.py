@@ -217,7 +217,7 @@ def one_machine(bin_folder, spec, state, ranks=2):
     """The result of `swax run` of the spec on this machine, without Slurm."""
     done = subprocess.run([os.path.join(bin_folder, "swax"), "run", spec, "--state", state,
                            "--ranks", str(ranks), "-o", "json"], stdin=subprocess.DEVNULL,
-                          capture_output=True, text=True, timeout=200, check=False)
+                          capture_output=True, text=True, timeout=500, check=False)
     check(done.returncode == 0, f"swax run: exit code {done.returncode}\n{done.stderr}")
     return read_json(done.stdout)
 
