@@ -82,8 +82,7 @@ class Shell:
         return text
 
     def close(self):
-        for job in "321":
-            self.run(f"kill -9 %{job} 2> /dev/null; wait %{job} 2> /dev/null")
+        self.run("kill -9 $(jobs -p) 2> /dev/null; wait")
         self.type("exit")
         os.close(self.terminal)
         os.waitpid(self.process, 0)

@@ -364,8 +364,10 @@ def main(body):
     if shutil.which("mpirun") is None:
         say("skipped: no mpirun")
         sys.exit(SKIPPED)
-    # What a shell starts in the background is to ignore SIGINT, and its children inherit that.
+    # What a shell starts in the background is to ignore SIGINT (below nohup SIGHUP, too), and its children
+    # inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     scratch = tempfile.mkdtemp(prefix="swax-e2e-")
     started = time.monotonic()
     try:
