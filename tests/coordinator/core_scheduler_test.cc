@@ -46,6 +46,8 @@ TEST_F(Scheduler, LargeGangTakesTheLargestWorkersFirst) {
   EXPECT_EQ(places("a"), "node-1 node-1 node-1 node-0 node-0");
   EXPECT_EQ(job("a").lead, "node-1");
   EXPECT_EQ(sent_to(2).size(), 1U) << "only its WELCOME";
+  ASSERT_FALSE(starts("a").empty());
+  EXPECT_EQ(starts("a")[0].ranks(4).host(), "host-0") << "workers of one machine are to be known";
 }
 
 TEST_F(Scheduler, GangIsPlacedWholeOrNotAtAll) {

@@ -17,7 +17,7 @@ STOPPED_SECONDS = 15
 PAUSE_SECONDS, LIMIT_SECONDS = 2, 8
 TIMES = {"SWAX_TEST_AGENT_TIMES":
          f"train_floor_ms={LIMIT_SECONDS * 1000},train_factor=1,launch_limit_ms=60000"}
-SOON = {"SWAX_TEST_COORDINATOR_TIMES": "shrink_after_ms=500,grow_after_ms=1000"}
+SOON = {"SWAX_TEST_COORDINATOR_TIMES": "shrink_after_ms=5000,grow_after_ms=1000"}
 # Long enough that the job is still training after every pause.
 LONG = ["training.steps=1000000", "checkpoint.interval=25", "validation.freq=0"]
 

@@ -133,9 +133,11 @@ def damaged_records(case):
 def other_bits(case):
     """A gradient bit flips when a step is made again: DIVERGED names both attempts."""
     state = case.path("bits")
-    no_save = ["checkpoint.interval=1000"]
+    no_save = ["checkpoint.interval=1000", "validation.freq=4"]
     run = e2e.half_way(case.bin, state, step=6, checkpoints=0, extra=no_save)
     e2e.hold(run)
+    # What the ranks say is told in order: the steps before this are known, too.
+    e2e.wait_until(lambda: "validation step 4" in run.errors(), 60, "the coordinator knows of step 4")
     e2e.kill(run.process.pid)
     run.finish()
     flip = {"SWAX_TEST_FLIP_GRADIENT": "3:layers.0.attn.wq:5:30"}

@@ -9,12 +9,12 @@ import sys
 import slurm_lab
 from slurm_lab import check, wait_for
 
-SIZES = {"small": 1, "middle": 1, "large": 2}
+SIZES = {"small": 1, "middle": 2, "large": 3}
 # Alone a job must train for so long, that is longer than two nodes take to be drained, on any machine.
 ALONE_SECONDS, STEPS_MIN = 9, 450
 CHANGES = {"training.seq_len": 128, "training.global_batch_size": 8,
            "checkpoint.interval": 50, "validation.sequences": 4,
-           "resources.cpus_per_rank": 2}  # a whole node
+           "resources.ranks_per_node": 2, "resources.cpus_per_rank": 1}  # two slots a node
 
 
 class Pool:
