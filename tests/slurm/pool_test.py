@@ -65,7 +65,7 @@ def test(bin_folder):
                 **CHANGES, "training.steps": steps, "job.name": name, "job.seed": seed,
                 "parallelism.ranks": ranks})
             alone[name] = slurm_lab.one_machine(bin_folder, specs[name],
-                                                os.path.join(lab.work, "alone-" + name))
+                                                os.path.join(lab.work, "alone-" + name), ranks=1)
         first = pool.add(specs["small"], 4)
         pool.wait_nodes(4)
         before = pool.nodes()
