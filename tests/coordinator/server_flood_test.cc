@@ -77,7 +77,7 @@ TEST_P(ServerFlood, LeavesMemoryAndClientsAlone) {
   ASSERT_EQ(client.submit("job-before").code(), 0);
   const int64_t before = resident_bytes();
   Lateness lateness;
-  // Under that sanitizer nothing is timed, and in a long flood it forgets which accesses are libzmq's.
+  // That sanitizer is too slow to time, and in a long flood it forgets which accesses are libzmq's.
   constexpr int kSubmitsMin = kUnderThreadSanitizer ? 1 : 20;
   std::atomic<bool> over = false;
   std::atomic<int> submits = 0;
