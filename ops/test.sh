@@ -64,7 +64,7 @@ if [ "$mode" = asan ]; then
   export LSAN_OPTIONS=suppressions=$PWD/ops/check/lsan.supp:print_suppressions=0
 fi
 if [ "$mode" = tsan ]; then
-  export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=$PWD/ops/check/tsan.supp
+  export TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:history_size=4:suppressions=$PWD/ops/check/tsan.supp
   # The shadow memory of this ThreadSanitizer needs a fixed layout; some kernels randomise more
   # address bits than it knows. Where a container forbids the switch, it starts without it.
   if setarch -R true 2>/dev/null; then
