@@ -13,8 +13,8 @@ CHUNK = 128  # the backward of larger chunks is wrong in the package
 
 
 def register():
-    """Defines torch.ops.swaxpeer.mlstm_fwd, once."""
-    if hasattr(torch.ops.swaxpeer, "mlstm_fwd"):
+    """Defines torch.ops.mlstm_bench.forward, once."""
+    if hasattr(torch.ops.mlstm_bench, "forward"):
         return
     from mlstm_kernels.torch.chunkwise.triton_xl_chunk import bw, fw
 
@@ -32,8 +32,8 @@ def register():
             qk_scale=q.shape[-1] ** -0.5, chunk_size=chunk, eps=eps)
         return r[0], r[1], r[2], r[3].to(i.dtype), r[4].to(f.dtype)
 
-    op = torch.library.custom_op("swaxpeer::mlstm_fwd", forward, mutates_args=())
-    op_gradients = torch.library.custom_op("swaxpeer::mlstm_bwd", gradients, mutates_args=())
+    op = torch.library.custom_op("mlstm_bench::forward", forward, mutates_args=())
+    op_gradients = torch.library.custom_op("mlstm_bench::gradients", gradients, mutates_args=())
 
     @op.register_fake
     def _(q, k, v, i, f, chunk, eps):
@@ -50,7 +50,7 @@ def register():
         ctx.chunk, ctx.eps = inputs[5:]
 
     def backward(ctx, dh, dn, dm):
-        g = torch.ops.swaxpeer.mlstm_bwd(*ctx.saved_tensors, dh.contiguous(), ctx.chunk, ctx.eps)
+        g = torch.ops.mlstm_bench.gradients(*ctx.saved_tensors, dh.contiguous(), ctx.chunk, ctx.eps)
         return (*g, None, None)
 
     op.register_autograd(backward, setup_context=save)

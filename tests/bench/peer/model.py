@@ -124,7 +124,7 @@ class MLSTM(nn.Module):
         gates = GATE_CAP * torch.tanh(self.wif(y).float() / GATE_CAP)
         i, f = gates.transpose(1, 2).split([heads, heads], dim=1)
         q, k, v = (t.reshape(B, S, heads, -1).transpose(1, 2).contiguous() for t in (q, k, v))
-        h = torch.ops.swaxpeer.mlstm_fwd(q, k, v, i.contiguous(), f.contiguous(), mlstm_op.CHUNK, EPS)[0]
+        h = torch.ops.mlstm_bench.forward(q, k, v, i.contiguous(), f.contiguous(), mlstm_op.CHUNK, EPS)[0]
         h = h.transpose(1, 2).float()
         h = h - h.mean(-1, keepdim=True)
         h = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + EPS)
