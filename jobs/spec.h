@@ -46,6 +46,10 @@ SpecResult load_spec(std::string_view text, std::string_view origin,
 
 // The same checks on a message that came over a wire or from a store.
 std::vector<SpecProblem> check_spec(const pb::JobSpec& spec);
+// Before them: keys that a message lacks because an older build wrote it get their defaults.
+// Changes nothing in a message that is valid. A number that may be 0 is never taken for absent: a
+// new key of that kind with another default must be `optional`.
+void fill_absent(pb::JobSpec* spec);
 
 // Canonical text: sorted "path=value" lines, integers decimal, floats shortest, strings quoted.
 // `free_fields` false leaves them out.

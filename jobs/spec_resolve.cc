@@ -1,5 +1,6 @@
 // Defaults, derived fields, and the checks of a spec that comes as a message.
 #include <algorithm>
+#include <functional>
 
 #include "jobs/schedule.h"
 #include "jobs/spec_check.h"
@@ -10,20 +11,23 @@ namespace swax {
 namespace {
 
 using FieldSet = std::set<std::string, std::less<>>;
+using FieldTest =
+    std::function<bool(const Message&, const FieldDescriptor*, const std::string& path)>;
 
-void fill_message(Message* message, const std::string& path, const FieldSet& given) {
+// Gives their defaults to the fields that are `absent`.
+void fill_message(Message* message, const std::string& path, const FieldTest& absent) {
   const google::protobuf::Reflection* reflection = message->GetReflection();
   const google::protobuf::Descriptor* descriptor = message->GetDescriptor();
   for (int i = 0; i < descriptor->field_count(); ++i) {
     const FieldDescriptor* field = descriptor->field(i);
     const std::string field_path = join_field(path, field->name());
     if (is_section(field) && !field->is_repeated()) {
-      fill_message(reflection->MutableMessage(message, field), field_path, given);
+      fill_message(reflection->MutableMessage(message, field), field_path, absent);
     } else if (is_section(field)) {
       for (int k = 0; k < reflection->FieldSize(*message, field); ++k)
         fill_message(reflection->MutableRepeatedMessage(message, field, k),
-                     item_path(field_path, k), given);
-    } else if (!rule_of(field).fallback().empty() && !given.contains(field_path)) {
+                     item_path(field_path, k), absent);
+    } else if (!rule_of(field).fallback().empty() && absent(*message, field, field_path)) {
       put_field(message, field, fallback_value(field));
     }
   }
@@ -50,7 +54,22 @@ void check_list(const std::string& path, const Message& message, const FieldDesc
 
 }  // namespace
 
-void fill_defaults(pb::JobSpec* spec, const FieldSet& given) { fill_message(spec, "", given); }
+void fill_defaults(pb::JobSpec* spec, const FieldSet& given) {
+  fill_message(spec, "", [&given](const Message&, const FieldDescriptor*, const std::string& path) {
+    return !given.contains(path);
+  });
+}
+
+void fill_absent(pb::JobSpec* spec) {
+  fill_message(spec, "",
+               [](const Message& message, const FieldDescriptor* field, const std::string&) {
+                 if (field->is_repeated()) return false;
+                 if (field->has_presence())
+                   return !message.GetReflection()->HasField(message, field);
+                 const FieldValue value = field_value(message, field, -1);
+                 return is_zero(value) && !value_problem(rule_of(field), value).empty();
+               });
+}
 
 void check_values(const pb::JobSpec& spec, SpecFindings* findings) {
   for_each_field(

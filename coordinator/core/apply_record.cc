@@ -2,6 +2,7 @@
 #include <cstdint>
 
 #include "coordinator/core/core.h"
+#include "jobs/spec.h"
 #include "proto/base/text.h"
 
 namespace swax::coord {
@@ -23,6 +24,7 @@ Problem apply_created(Durable& durable, const pb::JobRecord& r) {
   Job job;
   job.name = r.job();
   job.spec = created.spec();
+  fill_absent(&job.spec);
   job.numeric_id = created.numeric_id();
   job.spec_hash = created.spec_hash();
   job.request_id = created.request_id();
@@ -160,6 +162,7 @@ Problem apply_kind(Durable& durable, Job& job, const pb::JobRecord& r) {
       return apply_job_finished(durable, job, r.job_finished());
     case pb::JobRecord::kSpecChanged:
       job.spec = r.spec_changed().spec();
+      fill_absent(&job.spec);
       job.spec_hash = r.spec_changed().spec_hash();
       job.plan.clear();  // of the spec before
       if (job.attempt_live) job.changed_epoch = job.epoch;

@@ -205,7 +205,8 @@ void on_resume(Context& ctx, const Message& message, const pb::ResumeRequest& re
   if (job == nullptr) return;
   if (resume.has_spec() && !may_take_spec(ctx, message, *job, resume.spec())) return;
   const bool ended = job->state == JobState::kFailed || job->state == JobState::kCancelled;
-  const bool changed = resume.has_spec() && spec_hash(resume.spec()).hex() != job->spec_hash;
+  // By what they say: the hash of a spec of an older build covers fewer keys.
+  const bool changed = resume.has_spec() && spec_hash(resume.spec()) != spec_hash(job->spec);
   if (!ended && (!resume.has_spec() || job_ended(job->state)))
     return answer_error(ctx, message, kConflict,
                         "job " + job->name + " is " + job_state_name(job->state) +

@@ -112,6 +112,15 @@ const std::vector<Case> kCases = {
 INSTANTIATE_TEST_SUITE_P(Table, ApplyRecord, ::testing::ValuesIn(kCases),
                          [](const auto& parameters) { return std::string(parameters.param.name); });
 
+TEST(ApplyRecordOfAnOlderBuild, KeysThatItLacksHaveTheirDefaults) {
+  Durable durable;
+  ASSERT_EQ(apply_record(durable, make(1, fill_created)), std::nullopt);
+  EXPECT_EQ(durable.jobs["a"].spec.resources().launcher(), "mpirun");
+  const Fill changed = [](pb::JobRecord& r) { r.mutable_spec_changed()->mutable_spec(); };
+  ASSERT_EQ(apply_record(durable, make(2, changed)), std::nullopt);
+  EXPECT_EQ(durable.jobs["a"].spec.resources().launcher(), "mpirun");
+}
+
 TEST(ApplyRecordGap, HoldsOneJobOnly) {
   Durable durable;
   ASSERT_EQ(apply_record(durable, make(1, fill_created)), std::nullopt);

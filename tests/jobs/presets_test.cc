@@ -1,11 +1,13 @@
 // Goal: the presets mean the same for ever: canonical text and ids are stored in tests/data/jobs.
 // SWAX_WRITE_GOLDEN=1 writes the files anew (after a deliberate change of a preset or of the
 // format).
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 
 #include "jobs/schedule.h"
+#include "jobs/spec_fields.h"
 #include "tests/jobs/job_specs.h"
 
 namespace swax {
@@ -41,6 +43,43 @@ TEST(Presets, LoadWithoutAnyProblem) {
     EXPECT_EQ(result.spec.job().name(), name);
     EXPECT_TRUE(check_spec(result.spec).empty());
   }
+}
+
+// A spec that an older build stored, before there was this key.
+TEST(Presets, AKeyThatIsNotThereYetGetsItsDefault) {
+  for (const std::string& name : test::preset_names()) {
+    const pb::JobSpec whole = test::preset(name);
+    pb::JobSpec same = whole;
+    fill_absent(&same);
+    EXPECT_EQ(canonical_text(same, true), canonical_text(whole, true)) << name;
+    int cleared = 0;
+    for (int s = 0; s < pb::JobSpec::descriptor()->field_count(); ++s) {
+      const FieldDescriptor* section = pb::JobSpec::descriptor()->field(s);
+      if (!is_section(section) || section->is_repeated()) continue;
+      for (int f = 0; f < section->message_type()->field_count(); ++f) {
+        const FieldDescriptor* field = section->message_type()->field(f);
+        if (field->is_repeated() || is_section(field) || rule_of(field).fallback().empty())
+          continue;
+        pb::JobSpec old = whole;
+        Message* message = old.GetReflection()->MutableMessage(&old, section);
+        message->GetReflection()->ClearField(message, field);
+        const FieldValue zero = field_value(*message, field, -1);
+        const bool zero_is_a_value =
+            !field->has_presence() && value_problem(rule_of(field), zero).empty();
+        fill_absent(&old);
+        EXPECT_EQ(field_value(*message, field, -1), zero_is_a_value ? zero : fallback_value(field))
+            << name << " " << section->name() << "." << field->name();
+        ++cleared;
+      }
+    }
+    EXPECT_GT(cleared, 20);
+  }
+  pb::JobSpec old = test::preset("micro");
+  old.clear_resources();
+  EXPECT_THAT(check_spec(old), testing::Not(testing::IsEmpty()));
+  fill_absent(&old);
+  EXPECT_THAT(check_spec(old), testing::IsEmpty());
+  EXPECT_EQ(old.resources().launcher(), "mpirun");
 }
 
 TEST(Presets, PublishedRunsSeeTheirTokens) {

@@ -105,6 +105,7 @@ Result<pb::JobSpec> read_spec(const std::string& path) {
   SWAX_ASSIGN(const std::string bytes, read_file(path, 16 * kMiB));
   pb::JobSpec spec;
   if (!spec.ParseFromString(bytes)) return invalid_argument(path + ": not a job spec");
+  fill_absent(&spec);
   const std::vector<SpecProblem> problems = check_spec(spec);
   for (const SpecProblem& problem : problems)
     if (!problem.warning) return invalid_argument(path + ": " + problem.text());
