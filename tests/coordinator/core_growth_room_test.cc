@@ -52,23 +52,19 @@ TEST_F(GrowBack, EachGrowthDoublesTheNextPause) {
     join(1, 1);
     live(2, pause - 1'000);
     EXPECT_FALSE(leaving("a")) << pause;
-    live(2, 2'000);
-    ASSERT_TRUE(leaving("a")) << pause;
-    end("a", "stopped", 2);
-    ASSERT_EQ(job("a").ranks.size(), 2U);
-    train("a", job("a").progress_step + 1);
+    grow_after(2'000);
+    train_on();
     live(2, 3'000);
     lose_node_1();
-    train("a", job("a").progress_step + 1);
+    train_on();
   }
   join(1, 1);
-  live(2, 82'000);
-  end("a", "stopped", 2);
+  grow_after(82'000);
   ASSERT_EQ(growths("a"), 4U);
-  train("a", job("a").progress_step + 1);
+  train_on();
   live(2, 161'000);
   lose_node_1();
-  train("a", job("a").progress_step + 1);
+  train_on();
   join(1, 1);
   live(2, 12'000);
   EXPECT_TRUE(leaving("a")) << "the last one ran for as long as the next would have waited";
@@ -77,9 +73,7 @@ TEST_F(GrowBack, EachGrowthDoublesTheNextPause) {
 TEST_F(GrowBack, RanksThatComeToNothingAreGivenBack) {
   run_on_one();
   join(1, 1);
-  live(2, 12'000);
-  end("a", "stopped", 2);
-  ASSERT_EQ(job("a").ranks.size(), 2U);
+  grow_after(12'000);
   report(1, {ended("a", "user_error")});
   report(0, {ended("a", "killed")});
   live(2, 3'000);

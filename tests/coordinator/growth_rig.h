@@ -60,6 +60,14 @@ class GrowBack : public CoreRig {
     return job_status(state_, config_, job(name), {.now_ms = now_, .wall_ms = 0, .body = {}})
         .message();
   }
+  // `ms` from now it has left for the room that it sees, and runs on two.
+  void grow_after(int64_t ms) {
+    live(2, ms);
+    ASSERT_TRUE(leaving("a")) << ms;
+    end("a", "stopped", 2);
+    ASSERT_EQ(job("a").ranks.size(), 2U);
+  }
+  void train_on() { train("a", job("a").progress_step + 1); }
   // The grown attempt loses node-1, and the job goes on alone.
   void lose_node_1() {
     pb::Envelope goodbye;
