@@ -18,9 +18,7 @@ PROGRAMS = ("slurmctld", "slurmd", "sbatch", "srun", "scontrol", "munged", "ip",
             "nsenter", "setsid")
 REPEATABLE = ("scontrol", "squeue", "scancel")
 SILENCE = ("timed out", "Unable to contact slurm controller")
-# Until the first step of the next attempt after a node is lost, with a start of up to two seconds in it.
-# Where this run's first start took longer, so may the next ones, and half as much more.
-RECOVERY_SECONDS, START_SECONDS, START_FACTOR = 10.0, 3.0, 1.5
+RECOVERY_SECONDS = 10.0  # until the first step of the next attempt after a node is lost
 # What a Slurm job is when nothing more comes.
 OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "DEADLINE", "OUT_OF_MEMORY")
 # A power cut shows to Slurm after 5-6 s; a requeued job begins again after 6 s.
@@ -291,7 +289,7 @@ class Training:
         events = json.loads(self.ask("events", "--state", self.state, "-o", "json"))
         return [e for e in events if kind is None or e["kind"] == kind]
 
-    def interrupt(self, what, how, within=RECOVERY_SECONDS):
+    def interrupt(self, what, how):
         """how() ends the running attempt, whose number is given back; the next one must make its first
         step in time."""
         self.wait_step(self.step() + 25)
@@ -304,11 +302,8 @@ class Training:
             time.sleep(0.1)
         patience.over()
         seconds = (when - lost_ms) / 1000 - patience.stood_still
-        start = self.first_start()
-        limit = max(within, within - START_SECONDS + START_FACTOR * start)
-        say(f"{what}: first step of the next attempt after {seconds:.1f} s, at most {limit:.1f} s; "
-            f"of the first one {start:.1f} s after its start")
-        check(seconds <= limit, f"longer than {limit:.1f} s: {seconds:.1f} s")
+        say(f"{what}: first step of the next attempt after {seconds:.1f} s")
+        check(seconds <= RECOVERY_SECONDS, f"longer than {RECOVERY_SECONDS:.0f} s: {seconds:.1f} s")
         return epoch
 
     def lose(self, how, node):
@@ -317,11 +312,6 @@ class Training:
         ends = [e for e in self.events("attempt_ended") if e["attempt"] == epoch]
         check(ends and ends[0]["fields"]["node"].startswith(node + "-"),
               f"the end of attempt {epoch} does not name {node}: {ends}")
-
-    def first_start(self):
-        """Seconds from the beginning of attempt 1 to its first step."""
-        began_ms = self.events("attempt_started")[0]["wall_ms"]
-        return (first_report_after(self.folder, 1, 0) - began_ms) / 1000
 
     def expect_digest(self, digest, seconds=400):
         got = self.result(seconds)["digest"]

@@ -196,15 +196,15 @@ TEST(Channel, BoundsWhatASlowReaderCosts) {
   }
   EXPECT_EQ(server->refused().at("dropped"), static_cast<uint64_t>(2000 - taken));
 
-  // The quickest of some: this machine may pause.
-  int64_t quickest_ms = INT64_MAX;
+  std::vector<int64_t> waits_ms;
   for (int i = 0; i < 5; ++i) {
     const int64_t begin = now_ms();
     ASSERT_TRUE(server->send(other_peer, answer(1000)));
     ASSERT_TRUE(reaches(other, *server, std::string(1000, 'x')));
-    quickest_ms = std::min(quickest_ms, now_ms() - begin);
+    waits_ms.push_back(now_ms() - begin);
   }
-  EXPECT_LT(quickest_ms, 1000);
+  std::sort(waits_ms.begin(), waits_ms.end());
+  EXPECT_LT(waits_ms[waits_ms.size() / 2], 1000);
 }
 
 TEST(Channel, PutsControlBeforeRepliesInAFullOutbox) {
@@ -296,7 +296,6 @@ TEST(Channel, OutlivesAPeerThatFloodsAndLeaves) {
 // SWAX_TEST_FULL=1 runs the long form.
 TEST(Channel, StartsAndStopsAgainAndAgain) {
   const int cycles = ::getenv("SWAX_TEST_FULL") != nullptr ? 1000 : 100;
-  int slow = 0;  // a machine that pauses makes few of them so
   for (int i = 0; i < cycles; ++i) {
     const int64_t begin = now_ms();
     {
@@ -310,8 +309,7 @@ TEST(Channel, StartsAndStopsAgainAndAgain) {
       client->poll(1, 1);
       server->poll(1, 4);
     }
-    slow += now_ms() - begin < 5000 ? 0 : 1;
-    ASSERT_LE(slow, 2) << "cycle " << i;
+    ASSERT_LT(now_ms() - begin, 5000) << "cycle " << i;
   }
 }
 

@@ -82,7 +82,7 @@ TEST_F(Link, RepeatsTheNewestBeatWhileTheMainLoopWaits) {
   deliver(beat(6));
   deliver(beat(7));
   const Heard heard = listen(8000);  // a write that a disk holds back
-  ASSERT_GE(heard.all.size(), 2U);  // about seven: the machine may pause
+  ASSERT_GE(heard.all.size(), 3U);
   for (const pb::Envelope& e : heard.all)
     EXPECT_EQ(e.SerializeAsString(), beat(7).SerializeAsString());
   EXPECT_LT(heard.longest_gap_ms, kLostMs);
@@ -101,7 +101,7 @@ TEST_F(Link, RepeatsOnlyForAWhile) {
   link_->alive();
   EXPECT_FALSE(listen(4000).all.empty());
   bool silent = false;
-  for (int i = 0; i < 20 && !silent; ++i) silent = listen(1000).all.empty();
+  for (int i = 0; i < 3 && !silent; ++i) silent = listen(1000).all.empty();
   EXPECT_TRUE(silent) << "a main loop that hangs is a worker that is lost";
 }
 
