@@ -19,12 +19,12 @@
 #include "proto/base/log.h"
 #include "proto/base/text.h"
 #include "proto/frame.h"
+#include "worker/train/exit_codes.h"
 #include "worker/train/step_queue.h"
 
 namespace swax {
 namespace {
 
-constexpr int kExitRetry = 75;
 constexpr int kCloseWaitMs = 2000;
 
 Result<Fd> connect_unix(const std::string& path) {

@@ -15,11 +15,10 @@
 #include <thread>
 
 #include "proto/base/text.h"
+#include "worker/train/exit_codes.h"
 
 namespace swax {
 namespace {
-
-constexpr int kExitRetry = 75;
 
 std::optional<int64_t> number(const char* name) {
   const char* text = std::getenv(name);

@@ -26,6 +26,7 @@
 #include "worker/train/agent_link.h"
 #include "worker/train/arguments.h"
 #include "worker/train/doctor.h"
+#include "worker/train/exit_codes.h"
 #include "worker/train/generate.h"
 #include "worker/train/launcher.h"
 #include "worker/train/reporter.h"
@@ -33,9 +34,6 @@
 
 namespace swax {
 namespace {
-
-constexpr int kExitInternal = 1, kExitRetry = 75, kExitConfig = 78, kExitNumeric = 93,
-              kExitStopped = 99;
 
 // Asked for before or while a trainer exists; signal handlers and the agent's line set it.
 std::atomic<bool> stop_asked{false};
