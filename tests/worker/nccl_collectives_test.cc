@@ -1,6 +1,7 @@
-// Goal: NcclCollectives moves the right bytes, refuses ranks that share a GPU, and ends a call that
-// hangs within its limit with the name of the late rank. Method: ranks as threads, one GPU each,
-// over LocalCollectives as the host's group; a group of one rank wherever there is a GPU.
+// Goal: NcclCollectives moves the right bytes, refuses ranks that share a GPU, and ends a call, of
+// the device or of the host, that hangs within its limit with the name of the late rank. Method:
+// ranks as threads, one GPU each, over LocalCollectives as the host's group; a group of one rank
+// wherever there is a GPU.
 #include "worker/comm/nccl_collectives.h"
 
 #include <gtest/gtest.h>
@@ -136,6 +137,41 @@ TEST(NcclCollectives, AHungCallEndsWithinItsLimitAndNamesTheLateRank) {
               std::string::npos)
         << later.status().message();
     EXPECT_EQ(c.barrier().code(), Code::kUnavailable);
+  });
+}
+
+TEST(NcclCollectives, AHungHostCallEndsWithinItsLimitAndNamesTheLateRank) {
+  const Gpus gpus(kRanksMax);
+  const size_t ranks = gpus.backends.size();
+  if (ranks < 2) GTEST_SKIP() << "needs 2 GPUs: " << gpus.reason;
+  constexpr int64_t kLimitMs = 2000;
+  on_each_rank(pointers(gpus, ranks), [&](Collectives& host, Backend& backend) {
+    NcclOptions options;
+    options.call_ms_max = kLimitMs;
+    auto made = make_nccl_collectives(backend, host, options);
+    ASSERT_TRUE(made.ok()) << made.status().to_string();
+    Collectives& c = **made;
+    auto stream = backend.make_stream();
+    auto memory = backend.allocate(1 << 20, MemoryKind::kDevice);
+    ASSERT_TRUE(stream.ok() && memory.ok());
+    // Before the first device call ranks may be as late as they like.
+    if (host.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(2 * kLimitMs));
+    ASSERT_TRUE(c.barrier().ok());
+    ASSERT_TRUE(gather(c, backend, **stream, *memory).ok());
+    ASSERT_TRUE(backend.sync(**stream).ok());
+    ASSERT_TRUE(c.barrier().ok());
+    SystemClock clock;
+    const int64_t begin_ms = clock.monotonic_ms();
+    if (host.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(2 * kLimitMs));
+    const Status hung = c.barrier();
+    EXPECT_EQ(hung.code(), Code::kUnavailable);
+    EXPECT_NE(hung.message().find("late: rank 1 (has made 2 of 3 host calls)"), std::string::npos)
+        << hung.message();
+    if (host.rank() != 1) {
+      const int64_t took_ms = clock.monotonic_ms() - begin_ms;
+      EXPECT_GE(took_ms, kLimitMs);
+      EXPECT_LE(took_ms, kLimitMs + 5000);
+    }
   });
 }
 

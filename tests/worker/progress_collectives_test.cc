@@ -66,6 +66,17 @@ TEST(ProgressBoard, NamesTheLateRanks) {
   EXPECT_EQ(boards[0]->progress(1).asked, 5);
 }
 
+TEST(ProgressBoard, NamesTheLateRanksOfAHostCall) {
+  const TempFolder folder;
+  const Boards boards = make_boards(3, [&](int) { return folder.path(); });
+  boards[0]->host_asked(7);
+  boards[1]->host_asked(7);
+  boards[2]->host_asked(6);
+  EXPECT_EQ(boards[0]->late_on_host(7), "late: rank 2 (has made 6 of 7 host calls)");
+  boards[2]->host_asked(7);
+  EXPECT_EQ(boards[0]->late_on_host(7), "all ranks are in it: the link or a device has stopped");
+}
+
 TEST(ProgressBoard, LeavesNoFile) {
   const TempFolder folder;
   const Boards boards = make_boards(4, [&](int) { return folder.path(); });

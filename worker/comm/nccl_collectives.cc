@@ -2,6 +2,7 @@
 
 #include <nccl.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -50,16 +51,13 @@ class NcclCollectives final : public Collectives {
   Result<Event> all_to_all(Stream& s, Tensor send, Tensor recv) override;
 
   Status all_gather_host(std::span<const std::byte> mine, std::span<std::byte> all) override {
-    SWAX_TRY(alive());
-    return host_.all_gather_host(mine, all);
+    return host_call([&] { return host_.all_gather_host(mine, all); });
   }
   Status max_host(std::span<int64_t> values) override {
-    SWAX_TRY(alive());
-    return host_.max_host(values);
+    return host_call([&] { return host_.max_host(values); });
   }
   Status barrier() override {
-    SWAX_TRY(alive());
-    return host_.barrier();
+    return host_call([&] { return host_.barrier(); });
   }
   void abort(std::string_view reason) override {
     fail("rank " + to_text(rank()) + " aborted: " + std::string(reason));
@@ -72,9 +70,12 @@ class NcclCollectives final : public Collectives {
   Status failed(const char* call, ncclResult_t result);
   template <typename Enqueue>
   Result<Event> device_call(Stream& s, const char* name, Enqueue enqueue);
+  template <typename Call>
+  Status host_call(Call call);
   Status settle(const char* name);
   void watch_calls();
   void look_at_calls(int64_t now_ms);
+  void look_at_host_call(int64_t now_ms);
 
   Backend& backend_;
   Collectives& host_;
@@ -84,6 +85,8 @@ class NcclCollectives final : public Collectives {
   std::unique_ptr<NcclCallWatch> watch_;
   std::vector<void*> registered_;
   int64_t calls_ = 0;
+  std::atomic<int64_t> host_calls_{0};
+  std::atomic<int64_t> host_since_ms_{-1};  // of the call that the rank's thread is in; -1: none
 
   std::mutex comm_mutex_;  // one thread at a time calls NCCL with comm_
   ncclComm_t comm_;        // null: aborted
@@ -164,6 +167,21 @@ Result<Event> NcclCollectives::device_call(Stream& s, const char* name, Enqueue 
   return backend_.record(s);
 }
 
+// What ranks do before their first device call (load, choose) takes each as long as it takes; from
+// there on they go in step.
+template <typename Call>
+Status NcclCollectives::host_call(Call call) {
+  SWAX_TRY(alive());
+  const int64_t number = host_calls_.load(std::memory_order_relaxed) + 1;
+  host_calls_.store(number, std::memory_order_relaxed);
+  board_->host_asked(number);
+  if (calls_ > 0) host_since_ms_.store(SystemClock().monotonic_ms(), std::memory_order_release);
+  Status done = call();
+  host_since_ms_.store(-1, std::memory_order_release);
+  const Status alive_still = alive();
+  return alive_still.ok() ? std::move(done) : alive_still;
+}
+
 Status NcclCollectives::register_buffer(Tensor buffer) {
   if (!buffer.contiguous()) return invalid_argument("register_buffer: must be contiguous");
   SWAX_TRY(alive());
@@ -241,6 +259,20 @@ void NcclCollectives::look_at_calls(int64_t now_ms) {
   fail(why.message());
 }
 
+// The rank's thread cannot be called back from there but by the end of the group: of threads, their
+// calls fail; a process ends, so what it has to say is written first.
+void NcclCollectives::look_at_host_call(int64_t now_ms) {
+  const int64_t since_ms = host_since_ms_.load(std::memory_order_acquire);
+  if (since_ms < 0 || now_ms - since_ms <= options_.call_ms_max) return;
+  const int64_t number = host_calls_.load(std::memory_order_relaxed);
+  const std::string reason = "host call " + to_text(number) + " of rank " + to_text(rank()) +
+                             " is not complete after " + duration_text(now_ms - since_ms) + "; " +
+                             board_->late_on_host(number);
+  fail(reason);
+  log_flush();
+  host_.abort(reason);
+}
+
 void NcclCollectives::watch_calls() {
   cudaSetDevice(device_);
   // A query from this thread must not spoil a graph that the rank's thread is capturing.
@@ -252,6 +284,7 @@ void NcclCollectives::watch_calls() {
     state_changed_.wait_for(lock, std::chrono::milliseconds(kPollMs), [&] { return leaving_; });
     lock.unlock();
     look_at_calls(clock.monotonic_ms());
+    look_at_host_call(clock.monotonic_ms());
     lock.lock();
   }
 }

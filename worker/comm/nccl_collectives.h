@@ -4,10 +4,12 @@
 // device calls.
 //
 // What ends the group: an error of NCCL, abort() here or in another rank of this host, a call that
-// this rank's stream has reached and that is not complete after call_ms_max. The communicator is
-// aborted then, so streams run empty, with results that mean nothing: every later call, also of the
-// host, answers kUnavailable with the reason, which names the late ranks where they are on this
-// host. Calls must not be captured into graphs.
+// this rank's stream has reached and that is not complete after call_ms_max, a host call that is
+// not complete after call_ms_max (the first device call starts that: what comes before may take its
+// time; `host` is aborted, too). The communicator is aborted then, so streams run empty, with
+// results that mean nothing: every later call, also of the host, answers kUnavailable with the
+// reason, which names the late ranks where they are on this host. Calls must not be captured into
+// graphs.
 #pragma once
 
 #include <cstdint>

@@ -72,7 +72,7 @@ std::string ProgressBoard::given_up() const {
   return {};
 }
 
-std::string ProgressBoard::late(int64_t call) const {
+std::string ProgressBoard::name_late(const std::function<std::string(int rank)>& behind) const {
   int elsewhere = 0, late = 0;
   std::string text;
   for (int r = 0; r < size_; ++r) {
@@ -80,14 +80,9 @@ std::string ProgressBoard::late(int64_t call) const {
       ++elsewhere;
       continue;
     }
-    const Progress p = progress(r);
-    if (p.reached >= call) continue;
-    if (++late > kRanksNamed) continue;
-    text += (late == 1 ? "late: rank " : ", rank ") + to_text(r);
-    text += p.asked < call
-                ? " (has asked for " + to_text(p.asked) + " of " + to_text(call) + " calls)"
-                : " (asked, but its device has not come so far: " + to_text(p.reached) + " of " +
-                      to_text(call) + " calls)";
+    const std::string why = behind(r);
+    if (why.empty() || ++late > kRanksNamed) continue;
+    text += (late == 1 ? "late: rank " : ", rank ") + to_text(r) + " (" + why + ")";
   }
   if (late > kRanksNamed) text += " and " + to_text(late - kRanksNamed) + " more";
   if (late == 0) {
@@ -96,6 +91,25 @@ std::string ProgressBoard::late(int64_t call) const {
   }
   if (elsewhere > 0) text += "; " + to_text(elsewhere) + " ranks on other hosts are not known here";
   return text;
+}
+
+std::string ProgressBoard::late(int64_t call) const {
+  return name_late([&](int rank) {
+    const Progress p = progress(rank);
+    if (p.reached >= call) return std::string();
+    if (p.asked < call)
+      return "has asked for " + to_text(p.asked) + " of " + to_text(call) + " calls";
+    return "asked, but its device has not come so far: " + to_text(p.reached) + " of " +
+           to_text(call) + " calls";
+  });
+}
+
+std::string ProgressBoard::late_on_host(int64_t call) const {
+  return name_late([&](int rank) {
+    const int64_t asked = line(rank).host_asked.load(std::memory_order_acquire);
+    if (asked >= call) return std::string();
+    return "has made " + to_text(asked) + " of " + to_text(call) + " host calls";
+  });
 }
 
 }  // namespace swax

@@ -1,12 +1,13 @@
 // Where each rank of a group is: device calls it has asked for, calls that its stream has reached,
-// calls that are complete. Ranks of one host write their own line in memory that all of them map,
-// so that a rank whose call hangs can say who is late, and hears that another has given up, without
-// a word over the network that may be what is broken. Ranks of other hosts are unknown here.
-// Threads: any; each count has one writer.
+// calls that are complete, host calls it has entered. Ranks of one host write their own line in
+// memory that all of them map, so that a rank whose call hangs can say who is late, and hears that
+// another has given up, without a word over the network that may be what is broken. Ranks of other
+// hosts are unknown here. Threads: any; each count has one writer.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -34,6 +35,7 @@ class ProgressBoard {
   void asked(int64_t calls) { mine().asked.store(calls, std::memory_order_release); }
   void reached(int64_t calls) { mine().reached.store(calls, std::memory_order_release); }
   void completed(int64_t calls) { mine().completed.store(calls, std::memory_order_release); }
+  void host_asked(int64_t calls) { mine().host_asked.store(calls, std::memory_order_release); }
   // Once; the text is cut to what a line holds.
   void give_up(std::string_view reason);
 
@@ -45,6 +47,8 @@ class ProgressBoard {
   // Which ranks keep call number `call` (from 1) waiting: "late: rank 1 (has asked for 3 of 4
   // calls)", or that all ranks of this host are in it.
   std::string late(int64_t call) const;
+  // The same of host calls, which have numbers of their own.
+  std::string late_on_host(int64_t call) const;
 
  private:
   static constexpr int64_t kReasonBytes = 192;
@@ -53,6 +57,7 @@ class ProgressBoard {
     std::atomic<int64_t> asked;
     std::atomic<int64_t> reached;
     std::atomic<int64_t> completed;
+    std::atomic<int64_t> host_asked;
     std::atomic<int64_t> reason_bytes;  // -1 while it is written
     char reason[kReasonBytes];
   };
@@ -62,6 +67,8 @@ class ProgressBoard {
       : rank_(rank), size_(size), lines_(static_cast<Line*>(memory)) {}
   Line& mine() { return lines_[rank_]; }
   const Line& line(int rank) const { return lines_[rank]; }
+  // `behind` says what a rank has done of what it is waited for; empty: it is not late.
+  std::string name_late(const std::function<std::string(int rank)>& behind) const;
 
   int rank_;
   int size_;
