@@ -16,15 +16,12 @@
 #include <string>
 #include <vector>
 
-#include "jobs/spec.h"
 #include "kernels/cuda/open.h"
 #include "proto/base/files.h"
 #include "proto/base/log.h"
-#include "proto/base/rng.h"
 #include "proto/base/text.h"
-#include "storage/shard_catalog.h"
-#include "storage/token_shard.h"
 #include "tests/bench/cuda_profile.h"
+#include "tests/bench/step_setup.h"
 #include "worker/comm/local_collectives.h"
 #include "worker/train/trainer.h"
 
@@ -33,45 +30,6 @@ namespace {
 
 constexpr double kDenseRate = 989.5e12;  // H200 SXM, bf16, by its data sheet
 constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
-
-// One document of uniform random tokens: no border shortens a window.
-Result<std::string> write_data(const std::string& folder, int64_t vocab, int64_t tokens) {
-  TokenShardInfo info;
-  info.token_bytes = 4;
-  info.vocab_size = static_cast<uint32_t>(vocab);
-  info.name = "random";
-  SWAX_TRY(make_dirs(folder));
-  const std::string file = "train-00001.swt";
-  SWAX_ASSIGN(const auto writer, TokenShardWriter::create(join_path(folder, file), info));
-  std::vector<uint32_t> some;
-  for (int64_t i = 0; static_cast<int64_t>(some.size()) < tokens; ++i)
-    for (const uint32_t word : random_block(5, Purpose::kTest, static_cast<uint64_t>(i)))
-      some.push_back(word % static_cast<uint32_t>(vocab));
-  SWAX_TRY(writer->append(some));
-  writer->end_document();
-  SWAX_ASSIGN(const TokenShardWriter::Finished done, writer->finish());
-  pb::DatasetManifest m;
-  m.set_name("random");
-  m.set_tokenizer("bytes");  // the only one there is
-  m.set_vocab_size(info.vocab_size);
-  m.set_token_bytes(info.token_bytes);
-  pb::ShardInfo& shard = *m.add_shards();
-  shard.set_file(file);
-  shard.set_split("train");
-  shard.set_tokens(done.info.tokens);
-  shard.set_documents(done.info.documents);
-  shard.set_bytes(done.bytes);
-  shard.set_xxh3_128(done.file_hash.hex());
-  for (const char* name : {"train", "validation"}) {
-    pb::SplitInfo& split = *m.add_splits();
-    split.set_name(name);
-    if (split.name() != "train") continue;
-    split.set_tokens(done.info.tokens);
-    split.set_documents(done.info.documents);
-  }
-  SWAX_TRY(write_dataset_manifest(folder, &m));
-  return folder;
-}
 
 int64_t free_bytes() {
   size_t free = 0, total = 0;
@@ -110,29 +68,6 @@ class BenchSink final : public ReportSink {
   int64_t timed_;
 };
 
-Result<pb::JobSpec> bench_spec(const std::string& path, int64_t steps,
-                               const std::vector<SpecOverride>& more) {
-  SWAX_ASSIGN(const std::string toml, read_file(path, kSpecBytesMax));
-  std::vector<SpecOverride> overrides = {{"training.backend", "cuda"},
-                                         {"training.steps", to_text(steps)},
-                                         {"training.global_batch_size", "1"},
-                                         {"training.reduction_lanes", "1"},
-                                         {"parallelism.ranks", "1"},
-                                         {"parallelism.allowed_ranks", "[1]"},
-                                         {"window.p", "0.5"},
-                                         {"window.anneal_frac", "0.0"},
-                                         {"lr_scheduler.warmup_steps", "10"},
-                                         {"lr_scheduler.cooldown_steps", "0"},
-                                         {"validation.freq", "0"}};
-  overrides.insert(overrides.end(), more.begin(), more.end());
-  const SpecResult loaded = load_spec(toml, path, overrides);
-  for (const SpecProblem& problem : loaded.problems)
-    if (!problem.warning) return invalid_argument(problem.text());
-  pb::JobSpec spec = loaded.spec;
-  while (spec.data().sources_size() > 1) spec.mutable_data()->mutable_sources()->RemoveLast();
-  return spec;
-}
-
 void print_windows(const BenchSink& sink, const pb::JobSpec& spec, const ModelShape& shape) {
   for (const auto& [window, all] : sink.step_ns) {
     std::vector<int64_t> times = all;
@@ -150,10 +85,11 @@ void print_windows(const BenchSink& sink, const pb::JobSpec& spec, const ModelSh
 
 Status run(const std::string& path, int64_t steps, int64_t profiled,
            const std::vector<SpecOverride>& more, const std::string& folder) {
-  SWAX_ASSIGN(const pb::JobSpec spec, bench_spec(path, steps + profiled, more));
+  SWAX_ASSIGN(const pb::JobSpec spec, test::bench_spec(path, steps + profiled, 1, more));
   SWAX_ASSIGN(const ModelShape shape, model_shape(spec.model()));
-  SWAX_ASSIGN(const std::string data, write_data(join_path(folder, "data"), shape.vocab,
-                                                 int64_t{spec.training().seq_len()} * 24 + 1));
+  SWAX_ASSIGN(const std::string data,
+              test::write_random_data(join_path(folder, "data"), shape.vocab,
+                                      int64_t{spec.training().seq_len()} * 24 + 1));
   SWAX_ASSIGN(const auto backend, cuda::open_cuda_backend(0));
   std::printf("%s\n%s: %lld parameters, recompute %s, %u sequences of %u a step\n",
               backend->fingerprint().c_str(), spec.job().name().c_str(),

@@ -1,0 +1,21 @@
+// What benchmarks of a training step on GPUs begin with: data and spec.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "jobs/spec.h"
+#include "proto/base/status.h"
+
+namespace swax::test {
+
+// A data set with one document of uniform random tokens, so that no border shortens a window.
+// Returns the folder.
+Result<std::string> write_random_data(const std::string& folder, int64_t vocab, int64_t tokens);
+
+// The spec of a file: one sequence a rank and step, no validation, windows by chance, then `more`.
+Result<pb::JobSpec> bench_spec(const std::string& path, int64_t steps, int ranks,
+                               const std::vector<SpecOverride>& more);
+
+}  // namespace swax::test

@@ -1,0 +1,73 @@
+// The ways in which a benchmark lets ranks exchange gradients and weights, step by step: as the
+// trainer does it, with the library's reduce-scatter, or not at all. Two wrappers, around the
+// collectives and the backend of a trainer, that look at one switch.
+#pragma once
+
+#include <functional>
+
+#include "kernels/backend_wrapper.h"
+#include "worker/comm/collectives.h"
+
+namespace swax::test {
+
+enum class Way {
+  kSlots,          // all-to-all, then the sum in slot order
+  kReduceScatter,  // the sum of the ranks by the library, then added as one piece
+  kNothing,        // no gather, no exchange: the steps compute with what lies there
+};
+inline constexpr const char* kWayNames[] = {"slots", "reduce-scatter", "nothing"};
+
+struct WaySwitch {
+  Way now = Way::kSlots;
+  // send [W*S] -> recv [S]; absent: kReduceScatter is not there.
+  std::function<Result<Event>(Stream&, Tensor send, Tensor recv)> reduce_scatter;
+  const Stream* exchange = nullptr;  // the stream of the last exchange,
+  const void* piece = nullptr;       // and where its first piece was received
+};
+
+class WayCollectives final : public Collectives {
+ public:
+  WayCollectives(Collectives& inner, Backend& backend, WaySwitch& ways)
+      : inner_(inner), backend_(backend), ways_(ways) {}
+  int rank() const override { return inner_.rank(); }
+  int size() const override { return inner_.size(); }
+  Status register_buffer(Tensor t) override { return inner_.register_buffer(t); }
+  Result<Event> all_gather(Stream& s, Tensor shard, Tensor full) override {
+    if (ways_.now == Way::kNothing) return backend_.record(s);
+    return inner_.all_gather(s, shard, full);
+  }
+  Result<Event> all_to_all(Stream& s, Tensor send, Tensor recv) override {
+    ways_.exchange = &s;
+    ways_.piece = recv.data;
+    if (ways_.now == Way::kNothing) return backend_.record(s);
+    if (ways_.now == Way::kSlots) return inner_.all_to_all(s, send, recv);
+    const int64_t piece = recv.elements() / size();
+    return ways_.reduce_scatter(s, send, Tensor::of(recv.data, recv.dtype, {piece}));
+  }
+  Status all_gather_host(std::span<const std::byte> mine, std::span<std::byte> all) override {
+    return inner_.all_gather_host(mine, all);
+  }
+  Status max_host(std::span<int64_t> values) override { return inner_.max_host(values); }
+  Status barrier() override { return inner_.barrier(); }
+  void abort(std::string_view reason) override { inner_.abort(reason); }
+
+ private:
+  Collectives& inner_;
+  Backend& backend_;
+  WaySwitch& ways_;
+};
+
+// The library has added the pieces: of the slot sum only what joins the first piece is left.
+class WayBackend final : public BackendWrapper {
+ public:
+  WayBackend(Backend& inner, const WaySwitch& ways) : BackendWrapper(inner), ways_(ways) {}
+  Status add(Stream& s, const AddArgs& a) override {
+    const bool added = ways_.now == Way::kReduceScatter && &s == ways_.exchange;
+    return added && a.b.data != ways_.piece ? ok() : BackendWrapper::add(s, a);
+  }
+
+ private:
+  const WaySwitch& ways_;
+};
+
+}  // namespace swax::test
