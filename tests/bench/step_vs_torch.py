@@ -1,4 +1,4 @@
-#!/ usr / bin / env python3
+#!/usr/bin/env python3
 """One training step of swax on the CPU beside the same model in eager PyTorch: one rank, one thread each,
 the same shape, in turns in one run.
 
@@ -227,8 +227,7 @@ def main():
     torch.set_num_threads(1)
     with open(words.job, "rb") as file:
         job = tomllib.load(file)
-    rates = {
-  ("swax", "long") : [], ("swax", "short") : [], ("torch", "long") : [], ("torch", "short") : []}
+    rates = {("swax", "long"): [], ("swax", "short"): [], ("torch", "long"): [], ("torch", "short"): []}
     for _ in range(words.rounds):  # in turns: both meet the same machine
         done = subprocess.run([os.path.join(words.bin, "step_bench"), words.job, str(words.steps)],
                               stdout=subprocess.PIPE, check=True, text=True)
