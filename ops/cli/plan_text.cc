@@ -19,7 +19,7 @@ constexpr Category kCategories[] = {
     {"accumulator", "sum of the slot gradients", &MemoryPlan::accumulator_bytes},
     {"partials", "partial sums of a group of slots", &MemoryPlan::partial_bytes},
     {"gathered", "whole weights of the units in use", &MemoryPlan::gather_bytes},
-    {"exchange", "slot gradient of a unit, pieces received", &MemoryPlan::exchange_bytes},
+    {"exchange", "slot gradients of units, pieces received", &MemoryPlan::exchange_bytes},
     {"norm", "row sums of the gradient norm", &MemoryPlan::norm_bytes},
     {"activations", "arena: saved tensors and scratch of a slot", &MemoryPlan::arena_bytes},
     {"inputs", "tokens, RoPE tables, numbers of the step", &MemoryPlan::input_bytes},

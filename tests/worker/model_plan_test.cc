@@ -101,7 +101,7 @@ TEST(MemoryPlanTest, CategoriesEqualTheirDefinitions) {
                             8 * ((12 + ranks - 1) / ranks) +
                             8 * 6 * static_cast<int64_t>(shape.tensors.size());
     EXPECT_EQ(plan->input_bytes, 150 * 13 + 2 * 150 * 6 * 4 + 2 * numbers);
-    EXPECT_EQ(plan->exchange_bytes, (ranks > 1 ? 8 : 4) * layout.flat_elements_max());
+    EXPECT_EQ(plan->exchange_bytes, (ranks > 1 ? 12 : 4) * layout.flat_elements_max());
     EXPECT_EQ(plan->norm_bytes, 8 * (ranks + 1) * layout.rows_per_rank_max + 16 * rows);
     EXPECT_EQ(plan->gather_bytes, 4 * ranks * layout.shard_elements_total());
     EXPECT_EQ(plan->ring_units, shape.units());

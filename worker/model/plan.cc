@@ -194,7 +194,7 @@ Result<MemoryPlan> plan_memory(const pb::JobSpec& spec, int ranks) {
   plan.accumulator_bytes = shard;
   plan.partial_bytes = sum_levels(slots) * shard;
   plan.staging_bytes = 3 * shard;
-  plan.exchange_bytes = (ranks > 1 ? 2 : 1) * layout.flat_elements_max() * kF32Bytes;
+  plan.exchange_bytes = (ranks > 1 ? 3 : 1) * layout.flat_elements_max() * kF32Bytes;
   plan.norm_bytes = norm_bytes(layout);
   plan_inputs(shape, slots, tokens, &plan);
   plan.workspace_bytes = kStreams * stream_workspace_bytes(options.backend);

@@ -23,9 +23,10 @@ struct MemoryPlan {
   int64_t accumulator_bytes = 0;  // fp32 sum of slot gradients
   int64_t partial_bytes = 0;      // partial sums of a group: sum_levels() * shard
   int64_t gather_bytes = 0;       // ring of gathered units
-  int64_t exchange_bytes = 0;     // slot gradient of one unit; pieces received by two ranks or more
-  int64_t norm_bytes = 0;         // row sums, gathered rows, order, tree scratch
-  int64_t arena_bytes = 0;        // activations and scratch
+  // Slot gradient of one unit; two ranks or more: of two units, and pieces received.
+  int64_t exchange_bytes = 0;
+  int64_t norm_bytes = 0;   // row sums, gathered rows, order, tree scratch
+  int64_t arena_bytes = 0;  // activations and scratch
   // Tokens, targets, document starts, resets of a slot; RoPE tables; and twice, on the device and
   // pinned: StepScalars, a loss (f64) a micro-step, two digest sums (i64) a state tensor. On a GPU
   // also pinned: the slots of all micro-steps, so that no copy waits for the host.

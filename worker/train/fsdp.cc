@@ -24,12 +24,17 @@ Result<std::unique_ptr<Fsdp>> Fsdp::create(RankContext& rank, const ModelShape& 
   SWAX_ASSIGN(self->master_, make_block(backend, DType::kF32, {self->total_}));
   SWAX_ASSIGN(self->m_, make_block(backend, DType::kF32, {self->total_}));
   SWAX_ASSIGN(self->v_, make_block(backend, DType::kF32, {self->total_}));
-  SWAX_ASSIGN(self->slot_gradient_, make_block(backend, DType::kF32, {flat_max}));
+  self->exchanges_.resize(plan.ranks > 1 ? 2 : 1);
+  for (Exchange& each : self->exchanges_) {
+    SWAX_ASSIGN(each.block, make_block(backend, DType::kF32, {flat_max}));
+  }
   SWAX_ASSIGN(self->received_,
               make_block(backend, DType::kF32, {plan.ranks > 1 ? flat_max : int64_t{0}}));
   // Padding is sent and added like everything else but enters no result; zeros keep it finite.
-  for (const Tensor& t : {self->master_.tensor, self->m_.tensor, self->v_.tensor,
-                          self->slot_gradient_.tensor, self->received_.tensor})
+  std::vector<Tensor> zeroed = {self->master_.tensor, self->m_.tensor, self->v_.tensor,
+                                self->received_.tensor};
+  for (const Exchange& each : self->exchanges_) zeroed.push_back(each.block.tensor);
+  for (const Tensor& t : zeroed)
     if (!t.empty()) SWAX_TRY(backend.fill(rank.compute, {.x = t, .value = 0.0F}));
 
   const int units = static_cast<int>(layout.units.size());
@@ -45,7 +50,8 @@ Result<std::unique_ptr<Fsdp>> Fsdp::create(RankContext& rank, const ModelShape& 
     for (int unit = 0; unit < units; ++unit)
       if (options.reshard || unit == i) slot.views[unit] = self->views_of(unit, slot.block.tensor);
   }
-  SWAX_TRY(rank.shard.register_buffer(self->slot_gradient_.tensor));
+  for (const Exchange& each : self->exchanges_)
+    SWAX_TRY(rank.shard.register_buffer(each.block.tensor));
   if (plan.ranks > 1) SWAX_TRY(rank.shard.register_buffer(self->received_.tensor));
   for (int unit = 0; unit < units; ++unit) {
     self->gradients_.push_back(self->gradient_places(unit));
@@ -64,9 +70,9 @@ Result<std::unique_ptr<Fsdp>> Fsdp::create(RankContext& rank, const ModelShape& 
 
 // A place of the sum counts only where it is aligned like the exchange buffer, so that products see
 // the same addresses and give the same bits.
-std::vector<Fsdp::GradientPlace> Fsdp::gradient_places(int unit) const {
+std::vector<Fsdp::GradientPlace> Fsdp::gradient_places(int unit) {
   constexpr uintptr_t kAlignment = 256;
-  const Tensor own = flat_part(slot_gradient_.tensor, 0, layout_.units[unit].flat_elements);
+  const Tensor own = flat_part(exchange(unit).block.tensor, 0, layout_.units[unit].flat_elements);
   std::vector<GradientPlace> places = {{.flat = own, .views = views_of(unit, own)}};
   if (plan_.ranks > 1) return places;
   for (int i = 0; i < sum_.places(); ++i) {
@@ -183,7 +189,7 @@ Tensor Fsdp::own_values(int unit) const {
 
 Result<const UnitTensors*> Fsdp::gradient(int unit) {
   GradientPlace& place = gradient_place(unit);
-  rank_.backend.wait(rank_.compute, exchange_done_);
+  rank_.backend.wait(rank_.compute, exchange(unit).done);
   for (const auto& [begin, count] : padding_[unit])
     SWAX_TRY(rank_.backend.fill(rank_.compute,
                                 {.x = flat_part(place.flat, begin, count), .value = 0.0F}));
@@ -210,7 +216,7 @@ Status Fsdp::gradient_ready(int unit) {
                         flat_part(received, peer * layout.shard_elements, layout.shard_elements)));
     }
   }
-  exchange_done_ = backend.record(rank_.comm);
+  exchange(unit).done = backend.record(rank_.comm);
   return ok();
 }
 
@@ -229,7 +235,9 @@ int64_t Fsdp::gather_bytes() const {
 }
 
 int64_t Fsdp::exchange_bytes() const {
-  return slot_gradient_.buffer.bytes() + received_.buffer.bytes();
+  int64_t bytes = received_.buffer.bytes();
+  for (const Exchange& each : exchanges_) bytes += each.block.buffer.bytes();
+  return bytes;
 }
 
 }  // namespace swax

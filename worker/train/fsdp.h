@@ -2,9 +2,10 @@
 // copies of whole units while they are needed, slot gradients exchanged by all-to-all and added in
 // slot order (slot_sum). The same code for every Collectives. Gathered copies have the value type
 // of the backend and live in a ring of prefetch + 1 units (reshard) or all at once. One rank
-// exchanges nothing, and forms a gradient where its sum belongs when nothing joins it. Which unit
-// is gathered when follows from the order of acquire calls alone, so all ranks make the same
-// collective calls. Threads: one. Nothing is allocated after create().
+// exchanges nothing, and forms a gradient where its sum belongs when nothing joins it. Several form
+// the gradients of neighbouring units in two buffers, so that one travels while the next is formed.
+// Which unit is gathered when follows from the order of acquire calls alone, so all ranks make the
+// same collective calls. Threads: one. Nothing is allocated after create().
 #pragma once
 
 #include <memory>
@@ -77,12 +78,18 @@ class Fsdp final : public UnitStore {
     Tensor flat;
     UnitTensors views;
   };
+  // Where slot gradients wait to be sent.
+  struct Exchange {
+    Block block;
+    Event done;  // what was there is where it belongs
+  };
   Fsdp(RankContext& rank, const ModelShape& shape, const Layout& layout, const SlotPlan& plan,
        SlotSum sum)
       : rank_(rank), shape_(shape), layout_(layout), plan_(plan), sum_(std::move(sum)) {}
   UnitTensors views_of(int unit, const Tensor& flat) const;
-  std::vector<GradientPlace> gradient_places(int unit) const;
+  std::vector<GradientPlace> gradient_places(int unit);
   GradientPlace& gradient_place(int unit);
+  Exchange& exchange(int unit) { return exchanges_[unit % exchanges_.size()]; }
   int find(int unit) const;
   int free_slot(int unit) const;
   Status gather(int unit, int slot);
@@ -99,14 +106,14 @@ class Fsdp final : public UnitStore {
   int64_t micro_step_ = 0;
   int64_t total_ = 0;
   std::vector<int64_t> unit_begin_;
-  Block master_, m_, v_, slot_gradient_, received_;
+  Block master_, m_, v_, received_;
+  std::vector<Exchange> exchanges_;  // unit u uses number u modulo their number
   std::vector<RingSlot> ring_;
   // By unit: own_values() hold the master weights, as of the last cast or update.
   std::vector<bool> own_current_;
   std::vector<std::vector<GradientPlace>> gradients_;  // by unit
   std::vector<std::vector<std::pair<int64_t, int64_t>>>
       padding_;  // by unit: {begin, count} inside the flat buffer
-  Event exchange_done_;
 };
 
 }  // namespace swax
