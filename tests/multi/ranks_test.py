@@ -29,6 +29,7 @@ CPU = os.environ.get("MULTI_BACKEND") == "cpu"
 STEPS = int(os.environ.get("MULTI_STEPS", "40"))
 COMM_LIMIT_S = 5
 OPTIONS = []
+RUNS = []
 RUN_SECONDS_MAX = 200
 # What is left of a run when it is disturbed.
 STEPS_LEFT_MIN = 4
@@ -80,6 +81,20 @@ class Clock:
         return f"{time.monotonic() - self.begin:.1f} s"
 
 
+def start(bin_folder, state, ranks, env=None):
+    RUNS.append(e2e.Run(bin_folder, state, ranks=ranks, env=env))
+    return RUNS[-1]
+
+
+def end_all():
+    """What is left of runs that failed would take the GPUs from whoever comes next."""
+    for run in RUNS:
+        if run.process.poll() is None:
+            for pid in [run.process.pid, *e2e.processes_of(run.state)]:
+                e2e.kill(pid)
+            run.process.communicate()
+
+
 def finish(run, name):
     code = run.finish(RUN_SECONDS_MAX)
     check(code == 0, f"{name}: exit code {code}\n{run.errors()}\n{log_ends(run.state)}")
@@ -117,7 +132,7 @@ def every_number(bin_folder, scratch, numbers):
     digest = None
     for ranks in numbers:
         clock, state = Clock(), os.path.join(scratch, f"w{ranks}")
-        result = finish(e2e.Run(bin_folder, state, ranks=ranks), f"{ranks} ranks")
+        result = finish(start(bin_folder, state, ranks), f"{ranks} ranks")
         say(f"{ranks} ranks: digest {result['digest']}, {result['tokens_per_s']:.0f} tokens/s, {clock.text()}")
         check(result["step"] == STEPS and result["attempt"] == 1, str(result))
         digest = digest or result["digest"]
@@ -149,7 +164,7 @@ def restart_seconds(run, rank):
 
 def killed(bin_folder, scratch, ranks, digest, number):
     clock, state = Clock(), os.path.join(scratch, f"killed{number}")
-    run = e2e.Run(bin_folder, state, ranks=ranks)
+    run = start(bin_folder, state, ranks)
     in_training(run, 6)
     seconds, before, loaded = restart_seconds(run, ranks - 1)
     say(f"kill -9 of rank {ranks - 1} of {ranks} after step {before}: from step {loaded} again, the next new step "
@@ -162,7 +177,7 @@ def killed(bin_folder, scratch, ranks, digest, number):
     if code == 0:
         raise e2e.Through
     half = max(1, ranks // 2)
-    result = finish(e2e.Run(bin_folder, state, ranks=half), f"typed again with {half} ranks")
+    result = finish(start(bin_folder, state, half), f"typed again with {half} ranks")
     last = e2e.epochs(state)[-1]
     check(last >= 3, f"attempts: {e2e.epochs(state)}")
     check(0 < e2e.start_steps(state)[last] < STEPS, f"it began at step {e2e.start_steps(state)}")
@@ -185,7 +200,7 @@ def late_lines(state):
 
 def stopped(bin_folder, scratch, ranks, digest, number):
     clock, state = Clock(), os.path.join(scratch, f"stopped{number}")
-    run = e2e.Run(bin_folder, state, ranks=ranks, env={"SWAX_COMM_LIMIT_MS": str(COMM_LIMIT_S * 1000)})
+    run = start(bin_folder, state, ranks, {"SWAX_COMM_LIMIT_MS": str(COMM_LIMIT_S * 1000)})
     in_training(run, 6)
     e2e.kill(rank_pid(state, 1), signal.SIGSTOP)
     begin = time.monotonic()
@@ -205,20 +220,15 @@ def restart_only(bin_folder, scratch, job, settings, ranks):
     e2e.SETTINGS = ["job.name=micro", "training.backend=cuda", "validation.freq=0", "training.reduction_lanes=1",
                     f"training.global_batch_size={ranks}", f"parallelism.allowed_ranks=[{ranks}]", *settings]
     state = os.path.join(scratch, "restart")
-    run = e2e.Run(bin_folder, state, ranks=ranks)
-    try:
-        e2e.wait_until(lambda: run.process.poll() is not None or e2e.committed(state), 300, "a checkpoint")
-        check(run.process.poll() is None, f"it ended\n{run.errors()}\n{log_ends(state)}")
-        seconds, before, loaded = restart_seconds(run, ranks - 1)
-        say(f"{os.path.basename(job)}, {ranks} ranks: kill -9 of rank {ranks - 1} after step {before}: from step "
-            f"{loaded} again, the next new step after {seconds:.1f} s")
-    finally:
-        for pid in [run.process.pid, *e2e.processes_of(state)]:
-            e2e.kill(pid)
-        run.process.communicate()
+    run = start(bin_folder, state, ranks)
+    e2e.wait_until(lambda: run.process.poll() is not None or e2e.committed(state), 300, "a checkpoint")
+    check(run.process.poll() is None, f"it ended\n{run.errors()}\n{log_ends(state)}")
+    seconds, before, loaded = restart_seconds(run, ranks - 1)
+    say(f"{os.path.basename(job)}, {ranks} ranks: kill -9 of rank {ranks - 1} after step {before}: from step "
+        f"{loaded} again, the next new step after {seconds:.1f} s")
 
 
-def body(bin_folder, scratch):
+def checks(bin_folder, scratch):
     if OPTIONS[:1] == ["--restart"]:
         settings = [word for flag, word in zip(OPTIONS[2:], OPTIONS[3:]) if flag == "--set"]
         restart_only(bin_folder, scratch, OPTIONS[1], settings, gpus())
@@ -241,7 +251,15 @@ def body(bin_folder, scratch):
     say(f"passed: {numbers} ranks, {STEPS} steps, digest {digest}")
 
 
+def body(bin_folder, scratch):
+    try:
+        checks(bin_folder, scratch)
+    finally:
+        end_all()
+
+
 if __name__ == "__main__":
     os.environ["NCCL_NVLS_ENABLE"] = "0"  # multicast objects of NVLink belong to the whole host
     OPTIONS, sys.argv[2:] = sys.argv[2:], []
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     e2e.main(body)
