@@ -72,6 +72,7 @@ measured() {
   failed=1
   say "$name FAILED, exit code $status; the end of its log:"
   tail -n 8 "$out/$name.log" | cut -c1-300
+  return 1
 }
 
 lines='^window|^memory: .*taken|^save|^checkpoint|recompute|nonfinite'
@@ -109,9 +110,11 @@ part_peer() {
 }
 
 part_7b() {
+  local run
   launch "$most"
-  measured "7b-w$most" 75 "$lines" "${launcher[@]}" "$bench" "$jobs/swax-7b.toml" 25 --fit --first 10 --ways \
-    --set optimizer.lr=1e-6
+  run=("${launcher[@]}" "$bench" "$jobs/swax-7b.toml" 25 --first 10 --ways --set optimizer.lr=1e-6)
+  measured "7b-w$most" 75 "$lines" "${run[@]}" --fit ||
+    measured "7b-light-w$most" 75 "$lines" "${run[@]}" --set activation_checkpoint.mode=light
 }
 
 part_checkpoints() {
