@@ -1,5 +1,6 @@
-// RMSNorm forward. One warp holds one row in registers where it fits (width a multiple of 8 up to
-// 4096 and aligned rows): one read, one write. Other rows: one block, three passes.
+// RMSNorm forward. Where rows are aligned and their width is a multiple of 8, one warp (width up to
+// 1024) or one block (up to 8192) holds a row in registers: one read, one write. Other rows: one
+// block, three passes.
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/launch.h"
@@ -28,17 +29,19 @@ __device__ __forceinline__ void normed(const float (&x)[kVec], const float (&w)[
   for (int i = 0; i < kVec; ++i) y[i] = (x[i] * rstd) * w[i];
 }
 
-constexpr int kRowWarps = 4;
-
-// Blocks of one multiprocessor: as many registers as let all reads of a row be in flight.
-constexpr int row_blocks(int packs, size_t element) {
-  return packs <= 4 ? 8 : packs * static_cast<int>(element) <= 16 ? 5 : 3;
+__device__ __forceinline__ void add_squares(const float (&x)[kVec], float (&sums)[kVec]) {
+#pragma unroll
+  for (int i = 0; i < kVec; ++i) sums[i] = fmaf(x[i], x[i], sums[i]);
 }
+__device__ __forceinline__ float folded(const float (&s)[kVec]) {
+  return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
+}
+
+constexpr int kRowWarps = 4;
 
 // kFull: the row has kPacks vectors a lane.
 template <typename X, typename W, int kPacks, bool kFull>
-__global__ void __launch_bounds__(kRowWarps* kWarp, row_blocks(kPacks, sizeof(X)))
-    rms_norm_rows(RmsNorm<X, W> a) {
+__global__ void __launch_bounds__(kRowWarps* kWarp, 8) rms_norm_rows(RmsNorm<X, W> a) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int64_t t = static_cast<int64_t>(blockIdx.x) * kRowWarps + threadIdx.x / kWarp;
   if (t >= a.tokens) return;
@@ -53,7 +56,7 @@ __global__ void __launch_bounds__(kRowWarps* kWarp, row_blocks(kPacks, sizeof(X)
       zero(row[p]);
     }
   }
-  constexpr bool kEarly = kPacks <= 8 && sizeof(W) == 2;  // registers for the weights too
+  constexpr bool kEarly = sizeof(W) == 2;  // registers for the weights too
   Pack<W> weight[kEarly ? kPacks : 1];
   if constexpr (kEarly) {
 #pragma unroll
@@ -67,11 +70,9 @@ __global__ void __launch_bounds__(kRowWarps* kWarp, row_blocks(kPacks, sizeof(X)
   for (int p = 0; p < kPacks; ++p) {
     float v[kVec];
     unpack(row[p], v);
-#pragma unroll
-    for (int i = 0; i < kVec; ++i) sums[i] = fmaf(v[i], v[i], sums[i]);
+    add_squares(v, sums);
   }
-  const float sum = lanes_sum(((sums[0] + sums[4]) + (sums[2] + sums[6])) +
-                              ((sums[1] + sums[5]) + (sums[3] + sums[7])));
+  const float sum = lanes_sum(folded(sums));
   const float rstd = 1.0F / sqrtf(sum / static_cast<float>(a.dim) + a.eps);
   if (lane == 0) a.rstd[t] = rstd;
   X* y = a.y + t * a.y_stride;
@@ -90,6 +91,51 @@ __global__ void __launch_bounds__(kRowWarps* kWarp, row_blocks(kPacks, sizeof(X)
     }
     normed(v, w, rstd, out);
     store8<true>(y, col, a.dim, out);
+  }
+}
+
+constexpr int kRowPacks = 2;  // vectors of a thread in a block that holds one row
+
+// Short-lived blocks with few registers: those that start fill the bus for those that end.
+template <typename X, typename W, int kRowThreads>
+__global__ void __launch_bounds__(kRowThreads, 1024 / kRowThreads) rms_norm_block(RmsNorm<X, W> a) {
+  __shared__ float shared[kRowThreads / kWarp];
+  const int64_t t = blockIdx.x;
+  const X* x = a.x + t * a.x_stride;
+  Pack<X> row[kRowPacks];
+  Pack<W> weight[kRowPacks];
+#pragma unroll
+  for (int p = 0; p < kRowPacks; ++p) {
+    const int64_t col = (p * kRowThreads + static_cast<int64_t>(threadIdx.x)) * kVec;
+    row[p] = load_packed(x, col, a.dim);
+    if (col < a.dim) weight[p] = read_pack(a.w + col);
+  }
+  float sums[kVec] = {};
+#pragma unroll
+  for (int p = 0; p < kRowPacks; ++p) {
+    float v[kVec];
+    unpack(row[p], v);
+    add_squares(v, sums);
+  }
+  const float mine = lanes_sum(folded(sums));
+  if (threadIdx.x % kWarp == 0) shared[threadIdx.x / kWarp] = mine;
+  __syncthreads();
+  float sum = shared[0];
+#pragma unroll
+  for (int w = 1; w < kRowThreads / kWarp; ++w) sum += shared[w];
+  const float rstd = 1.0F / sqrtf(sum / static_cast<float>(a.dim) + a.eps);
+  if (threadIdx.x == 0) a.rstd[t] = rstd;
+#pragma unroll
+  for (int p = 0; p < kRowPacks; ++p) {
+    const int64_t col = (p * kRowThreads + static_cast<int64_t>(threadIdx.x)) * kVec;
+    if (col >= a.dim) continue;
+    float v[kVec];
+    float w[kVec];
+    float out[kVec];
+    unpack(row[p], v);
+    unpack(weight[p], w);
+    normed(v, w, rstd, out);
+    store8<true>(a.y + t * a.y_stride, col, a.dim, out);
   }
 }
 
@@ -155,9 +201,14 @@ void launch_rows(cudaStream_t stream, const RmsNorm<X, W>& a) {
   }
 }
 
+template <typename X, typename W, int kRowThreads>
+void launch_block(cudaStream_t stream, const RmsNorm<X, W>& a) {
+  rms_norm_block<X, W, kRowThreads><<<static_cast<unsigned>(a.tokens), kRowThreads, 0, stream>>>(a);
+}
+
 template <typename X, typename W>
 void launch_norm(cudaStream_t stream, const RmsNorm<X, W>& a, bool vectors) {
-  const int64_t packs = vectors ? div_ceil(a.dim, kWarp * kVec) : 17;
+  const int64_t packs = vectors ? div_ceil(a.dim, kWarp * kVec) : 33;
   if (packs <= 1) {
     launch_rows<X, W, 1>(stream, a);
   } else if (packs <= 2) {
@@ -165,9 +216,11 @@ void launch_norm(cudaStream_t stream, const RmsNorm<X, W>& a, bool vectors) {
   } else if (packs <= 4) {
     launch_rows<X, W, 4>(stream, a);
   } else if (packs <= 8) {
-    launch_rows<X, W, 8>(stream, a);
+    launch_block<X, W, 128>(stream, a);
   } else if (packs <= 16) {
-    launch_rows<X, W, 16>(stream, a);
+    launch_block<X, W, 256>(stream, a);
+  } else if (packs <= 32) {
+    launch_block<X, W, 512>(stream, a);
   } else {
     rms_norm_any<X, W><<<static_cast<unsigned>(a.tokens), kThreads, 0, stream>>>(a);
   }
