@@ -96,32 +96,60 @@ struct Rope {
   const float* sin;
   int64_t x_stride, cos_stride, sin_stride;
   int64_t tokens, heads, pairs;
+  int64_t groups;  // head h stands beside h + groups in a thread
   float sign;
 };
 
+// A vector inside the row.
+template <bool kAligned, typename T>
+__device__ __forceinline__ void load_inside(const T* row, int64_t col, int64_t n,
+                                            float (&y)[kVec]) {
+  if constexpr (kAligned) {
+    unpack(load_pack(row + col), y);
+  } else {
+    load8<false>(row, col, n, y);
+  }
+}
+
+// Heads that a thread turns by the angles it has read: with one, finding and reading the angles
+// takes more instructions than the turn.
+constexpr int kRopeHeads = 2;
+
 template <bool kAligned, typename X>
-__global__ void __launch_bounds__(kThreads) rope_kernel(Rope<X> r) {
-  for_vector({r.tokens * r.heads, r.pairs}, [&](int64_t row, int64_t col) {
-    const int64_t t = divided(row, r.heads);
-    X* low = r.x + t * r.x_stride + (row - t * r.heads) * 2 * r.pairs;
-    X* high = low + r.pairs;
-    float c[kVec];
-    float s[kVec];
-    float x[kVec];
-    float y[kVec];
-    load8<kAligned>(r.cos + t * r.cos_stride, col, r.pairs, c);
-    load8<kAligned>(r.sin + t * r.sin_stride, col, r.pairs, s);
-    load8<kAligned>(low, col, r.pairs, x);
-    load8<kAligned>(high, col, r.pairs, y);
+__global__ void __launch_bounds__(kThreads, 4) rope_kernel(Rope<X> r) {
+  const int64_t groups = r.groups;
+  for_vector({r.tokens * groups, r.pairs}, [&](int64_t row, int64_t col) {
+    const int64_t t = divided(row, groups);
+    const int64_t first = row - t * groups;
+    X* base = r.x + t * r.x_stride;
+    const auto low = [&](int h) { return base + (first + h * groups) * 2 * r.pairs; };
+    const auto there = [&](int h) { return first + h * groups < r.heads; };
+    float x[kRopeHeads][kVec];
+    float y[kRopeHeads][kVec];
 #pragma unroll
-    for (int i = 0; i < kVec; ++i) {
-      const float turn = r.sign * s[i];
-      const float turned = x[i] * c[i] - y[i] * turn;
-      y[i] = x[i] * turn + y[i] * c[i];
-      x[i] = turned;
+    for (int h = 0; h < kRopeHeads; ++h) {
+      if (!there(h)) break;
+      load_inside<kAligned>(low(h), col, r.pairs, x[h]);
+      load_inside<kAligned>(low(h) + r.pairs, col, r.pairs, y[h]);
     }
-    store8<kAligned>(low, col, r.pairs, x);
-    store8<kAligned>(high, col, r.pairs, y);
+    float c[kVec];
+    float turn[kVec];
+    load_inside<kAligned>(r.cos + t * r.cos_stride, col, r.pairs, c);
+    load_inside<kAligned>(r.sin + t * r.sin_stride, col, r.pairs, turn);
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) turn[i] *= r.sign;
+#pragma unroll
+    for (int h = 0; h < kRopeHeads; ++h) {
+      if (!there(h)) break;
+#pragma unroll
+      for (int i = 0; i < kVec; ++i) {
+        const float turned = fmaf(-y[h][i], turn[i], x[h][i] * c[i]);
+        y[h][i] = fmaf(x[h][i], turn[i], y[h][i] * c[i]);
+        x[h][i] = turned;
+      }
+      store8<kAligned>(low(h), col, r.pairs, x[h]);
+      store8<kAligned>(low(h) + r.pairs, col, r.pairs, y[h]);
+    }
   });
 }
 
@@ -181,8 +209,9 @@ void launch_rope(cudaStream_t stream, const RopeArgs& a) {
   r.tokens = a.x_THE.dims[0];
   r.heads = a.x_THE.dims[1];
   r.pairs = a.x_THE.dims[2] / 2;
+  r.groups = div_ceil(r.heads, int64_t{kRopeHeads});
   r.sign = a.inverse ? -1.0F : 1.0F;
-  const unsigned blocks = blocks_of({r.tokens * r.heads, r.pairs});
+  const unsigned blocks = blocks_of({r.tokens * r.groups, r.pairs});
   const bool vectors =
       r.pairs % kVec == 0 && vector_rows(a.x_THE) && vector_rows(a.cos_TP) && vector_rows(a.sin_TP);
   if (vectors) {
