@@ -1,5 +1,8 @@
 // Gate pre-activations of the mLSTM with their soft cap. In bf16 2 N <= 32 gates are the columns of
-// a small tensor-core product; any other shape has one warp a token, weights from the cache.
+// a small tensor-core product, up to 8 its rows where D allows it; any other shape has one warp a
+// token, weights from the cache.
+#include <algorithm>
+
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/launch.h"
@@ -146,6 +149,102 @@ __global__ void __launch_bounds__(kGateWarps* kWarp, kTiles == 1 ? 3 : 2)
   }
 }
 
+// The same without a wave of blocks that ends late, for N <= 4 and D a multiple of kOwnCols: a
+// block strides over tiles of 8 tokens, its warps share the columns and keep their weights in
+// registers. The weights are the left operand here, its lower half zero. A warp's chain has 16
+// products, within the bound from D = 256 on; at D = 2048 the sums have the order of the kernel
+// above.
+constexpr int kOwnTokens = 8;
+constexpr int kOwnSteps = 8;  // of kTileCols: of a warp
+constexpr int64_t kOwnCols = kOwnSteps * kTileCols;
+constexpr int kOwnWarpsMax = 16;  // 128 registers a thread
+
+// The kernel is launched before the one ahead of it in the stream has ended and waits here: what it
+// needs first is on its way to the cache by then. Nothing is read or written before the wait; lines
+// in the second-level cache follow whoever writes them. Not with read_pack: such a read may move
+// ahead of the wait.
+__device__ __forceinline__ void wait_for_kernels_before() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+// Lets the next kernel of the stream start, if it waits in this way too.
+__device__ __forceinline__ void start_kernel_after() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+__device__ __forceinline__ void prefetch_line(const void* p) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+}
+
+__global__ void __launch_bounds__(kOwnWarpsMax* kWarp, 1) gates_own_kernel(Gates<bf16, bf16> a) {
+  __shared__ float parts[2][kOwnWarpsMax][kOwnTokens][kTileGates + 1];
+  const int warps = static_cast<int>(blockDim.x) / kWarp;
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const int across = lane / 4;
+  const int part = lane % 4;
+  const int64_t wide = warps * kTileCols;
+  const int64_t own = warp * kTileCols + part * kVec;
+  const auto row = [&](int64_t tile) {
+    return a.x + min(tile * kOwnTokens + across, a.tokens - 1) * a.x_stride + own;
+  };
+  const int64_t tiles = (a.tokens + kOwnTokens - 1) / kOwnTokens;
+  int64_t tile = blockIdx.x;
+#pragma unroll
+  for (int j = 0; j < kOwnSteps; ++j) prefetch_line(row(tile) + j * wide);
+  wait_for_kernels_before();
+  start_kernel_after();
+  uint4 x[kOwnSteps];
+  uint4 w[kOwnSteps];
+#pragma unroll
+  for (int j = 0; j < kOwnSteps; ++j) x[j] = load_pack(row(tile) + j * wide).v;
+  const bf16* weight = gate_row(a, min(int64_t{across}, 2 * a.heads - 1)) + own;
+#pragma unroll
+  for (int j = 0; j < kOwnSteps; ++j) w[j] = load_pack(weight + j * wide).v;
+  for (int side = 0; tile < tiles; tile += gridDim.x, side ^= 1) {
+    float sum[4] = {};
+#pragma unroll
+    for (int j = 0; j < kOwnSteps; ++j) {
+      mma_16_8_16(sum, w[j].x, 0, w[j].y, 0, x[j].x, x[j].y);
+      mma_16_8_16(sum, w[j].z, 0, w[j].w, 0, x[j].z, x[j].w);
+    }
+    if (tile + gridDim.x < tiles) {
+#pragma unroll
+      for (int j = 0; j < kOwnSteps; ++j) x[j] = load_pack(row(tile + gridDim.x) + j * wide).v;
+    }
+    parts[side][warp][2 * part][across] = sum[0];
+    parts[side][warp][2 * part + 1][across] = sum[1];
+    __syncthreads();
+    for (int e = static_cast<int>(threadIdx.x); e < kOwnTokens * kTileGates;
+         e += static_cast<int>(blockDim.x)) {
+      const int64_t t = tile * kOwnTokens + e / kTileGates;
+      const int gate = e % kTileGates;
+      if (t >= a.tokens || gate >= 2 * a.heads) continue;
+      float z = parts[side][0][e / kTileGates][gate];
+      for (int k = 1; k < warps; ++k) z += parts[side][k][e / kTileGates][gate];
+      z += to_f32(gate < a.heads ? a.bi[gate] : a.bf[gate - a.heads]);
+      *gate_value(a.i, a.f, a, t, gate) = capped_gate(z, a.cap);
+    }
+  }
+}
+
+bool fits_own(const Gates<bf16, bf16>& a) {
+  return 2 * a.heads <= kTileGates && a.dim % kOwnCols == 0 && a.dim <= kOwnWarpsMax * kOwnCols;
+}
+Status launch_own(cudaStream_t stream, const Gates<bf16, bf16>& a) {
+  const int64_t tiles = div_ceil(a.tokens, int64_t{kOwnTokens});
+  const int64_t wave = kOneWave * (kOwnWarpsMax * kOwnCols / a.dim);  // as registers allow
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(std::min(tiles, wave)));
+  config.blockDim = dim3(static_cast<unsigned>(a.dim / kOwnCols * kWarp));
+  config.stream = stream;
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &early;
+  config.numAttrs = 1;
+  return status_of(cudaLaunchKernelEx(&config, gates_own_kernel, a), "mlstm_gates",
+                   "cudaLaunchKernelEx");
+}
+
 template <typename X, typename W>
 Status forward(cudaStream_t stream, const MlstmGatesArgs& g) {
   const Gates<X, W> a{data_of<X>(g.x_TD),  data_of<W>(g.wi_ND),
@@ -163,6 +262,7 @@ Status forward(cudaStream_t stream, const MlstmGatesArgs& g) {
     if (vectors && a.dim % kTileCols == 0 && a.dim <= kTileDimMax && tiles <= 4) {
       const auto tokens = static_cast<unsigned>(div_ceil(a.tokens, kTileTokens));
       constexpr int kBlock = kGateWarps * kWarp;
+      if (fits_own(a)) return launch_own(stream, a);
       if (tiles == 1) {
         gates_tile_kernel<1><<<tokens, kBlock, 0, stream>>>(a);
       } else if (tiles == 2) {
