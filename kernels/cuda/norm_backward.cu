@@ -4,6 +4,7 @@
 // next group in flight, and one barrier serves the sums of a group.
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/early_launch.cuh"
 #include "kernels/cuda/fold_rows.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/vec.cuh"
@@ -119,6 +120,7 @@ template <typename X, typename W, int kPacks, int kRows, int kBlock>
 __global__ void __launch_bounds__(kBlock, kBlock == 256 && kPacks == 1 ? 2 : 1)
     rms_backward_rows(RmsBackward<X, W> a) {
   __shared__ float shared[2][kRows][kBlock / kWarp];
+  let_next_start();
   const int warps = static_cast<int>(blockDim.x) / kWarp;
   const int64_t begin = static_cast<int64_t>(blockIdx.x) * kNormRowBlock;
   RowColumns<X, W, kPacks, kRows> c;
@@ -185,39 +187,31 @@ __global__ void __launch_bounds__(kThreads) rms_backward_any(RmsBackward<X, W> a
   }
 }
 
-// kFoldCols columns a block; all threads read, the first kFoldCols add in order.
-constexpr int kFoldCols = 32;  // few: there are few columns and many processors
-constexpr int kFoldRows = 256;
-constexpr int kFoldThreads = 256;
+// kFoldCols columns a block, few: there are few columns and many processors. A column's rows are
+// kFoldRuns runs, each a left fold of one thread; the runs are added in order.
+constexpr int kFoldCols = 32;
+constexpr int kFoldRuns = 16;
 
-__global__ void __launch_bounds__(kFoldThreads)
+__global__ void __launch_bounds__(kFoldCols* kFoldRuns)
     fold_rows_kernel(const float* rows_RD, int64_t rows, int64_t dim, float* out_D) {
-  constexpr int kLanes = kFoldThreads / kFoldCols;
-  constexpr int kEach = kFoldRows / kLanes;
-  __shared__ float part[kFoldRows][kFoldCols];
+  __shared__ float part[kFoldRuns][kFoldCols];
   const int at = static_cast<int>(threadIdx.x) % kFoldCols;
-  const int lane = static_cast<int>(threadIdx.x) / kFoldCols;
+  const int run = static_cast<int>(threadIdx.x) / kFoldCols;
   const int64_t col = static_cast<int64_t>(blockIdx.x) * kFoldCols + at;
+  const int64_t share = (rows + kFoldRuns - 1) / kFoldRuns;
+  const int64_t end = min((run + 1) * share, rows);
+  wait_for_previous();
   float sum = 0.0F;
-  for (int64_t begin = 0; begin < rows; begin += kFoldRows) {
-    const int n = static_cast<int>(min(int64_t{kFoldRows}, rows - begin));
-    float x[kEach];
-#pragma unroll
-    for (int k = 0; k < kEach; ++k) {
-      const int r = k * kLanes + lane;
-      x[k] = r < n && col < dim ? __ldg(rows_RD + (begin + r) * dim + col) : 0.0F;
-    }
-#pragma unroll
-    for (int k = 0; k < kEach; ++k) part[k * kLanes + lane][at] = x[k];
-    __syncthreads();
-    if (lane == 0) {
-      if (begin == 0) sum = part[0][at];
+  if (col < dim) {
 #pragma unroll 16
-      for (int r = begin == 0 ? 1 : 0; r < n; ++r) sum += part[r][at];
-    }
-    __syncthreads();
+    for (int64_t r = run * share; r < end; ++r) sum += __ldcg(rows_RD + r * dim + col);
   }
-  if (lane == 0 && col < dim) out_D[col] = sum;
+  part[run][at] = sum;
+  __syncthreads();
+  if (run > 0 || col >= dim) return;
+#pragma unroll
+  for (int k = 1; k < kFoldRuns; ++k) sum += part[k][at];
+  out_D[col] = sum;
 }
 
 template <int kPacks, int kRows, int kBlock, typename X, typename W>
@@ -247,8 +241,8 @@ void launch_backward(cudaStream_t stream, const RmsBackward<X, W>& a, bool vecto
 }  // namespace
 
 void fold_rows(cudaStream_t stream, const float* rows_RD, int64_t rows, int64_t dim, float* out_D) {
-  fold_rows_kernel<<<static_cast<unsigned>(div_ceil(dim, int64_t{kFoldCols})), kFoldThreads, 0,
-                     stream>>>(rows_RD, rows, dim, out_D);
+  launch_early(stream, fold_rows_kernel, static_cast<unsigned>(div_ceil(dim, int64_t{kFoldCols})),
+               kFoldCols * kFoldRuns, rows_RD, rows, dim, out_D);
 }
 
 Status CudaBackend::rms_norm_backward(Stream& s, const RmsNormBackwardArgs& a) {
