@@ -1,11 +1,12 @@
-// Backward of the head norm. A block owns kNormRowBlock tokens and its threads own columns, as in
-// norm_backward.cu. A warp has whole heads, so that no sum leaves it: heads of 8, 16, ... 256
-// columns share a warp or fill it, larger ones give each lane several vectors; other shapes take
-// the plain kernels.
+// Backward of the head norm. A block owns the columns of a warp in kNormRowBlock tokens. A warp has
+// whole heads, so that no sum of a token leaves it: heads of 8, 16, ... 256 columns share a warp or
+// fill it, larger ones give each lane several vectors; other shapes take the plain kernels. The
+// weight gradients of the blocks are folded as in norm_backward.cu.
 #include <algorithm>
 
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/early_launch.cuh"
 #include "kernels/cuda/fold_rows.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/math.cuh"
@@ -43,10 +44,11 @@ __device__ __forceinline__ ElementGrad element_grad(float h, float o, float w, f
   const float hat = (h - mean) * rstd;
   const Sigmoid s = sigmoid_of<X>(o);
   const float through = dy * s.value;
-  return {hat, through * w, through * s.rest * (hat * w), through * hat};
+  const float dw = through * hat;
+  return {hat, through * w, (dw * s.rest) * w, dw};
 }
 
-constexpr int kColumnWarps = 4;
+constexpr int kTokenWarps = 4;
 
 // What one lane reads of a token.
 template <typename X, int kPacks>
@@ -58,47 +60,51 @@ struct HeadToken {
 };
 
 // One lane: kPacks vectors, kWarp vectors apart. kPacks > 1: a head is a warp. kPacks == 1: a head
-// is `lanes` neighbouring lanes.
+// is `lanes` neighbouring lanes, and those beyond the last column have zeros.
 template <typename X, typename W, int kPacks>
 struct HeadColumns {
   using Token = HeadToken<X, kPacks>;
-  int64_t first;  // column of the first vector
-  int64_t width;
-  int64_t head;
+  int64_t begin;  // first token of the block
+  int first;      // column of the first vector
+  int head;
   int lanes;
-  float size;
+  bool in;
+  float inverse_size;
   float w[kPacks][kVec];
   float dw[kPacks][kVec];
 
-  __device__ __forceinline__ int64_t col(int p) const { return first + p * kWarp * kVec; }
   __device__ __forceinline__ void start(const HeadBackward<X, W>& a) {
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
-      load8<true>(a.w, col(p), width, w[p]);
+      load8<true>(a.w, at(p), in ? at(p) + kVec : 0, w[p]);
 #pragma unroll
       for (int i = 0; i < kVec; ++i) dw[p][i] = 0.0F;
     }
   }
-  // Tokens t, t + 1, ...
-  template <int kTokens>
-  __device__ __forceinline__ void fetch(const HeadBackward<X, W>& a, int64_t t,
-                                        Token (&tokens)[kTokens]) const {
+  __device__ __forceinline__ int at(int p) const { return first + p * kWarp * kVec; }
+  // Rows are shorter than 2^31.
+  template <typename T>
+  __device__ __forceinline__ T* place(T* x, int64_t stride, int t, int p) const {
+    return x + (begin + t) * static_cast<int>(stride) + at(p);
+  }
+  // Token t of the block.
+  __device__ __forceinline__ void fetch(const HeadBackward<X, W>& a, int t, Token& x) const {
+    x.mean = a.mean[(begin + t) * a.heads + head];
+    x.rstd = a.rstd[(begin + t) * a.heads + head];
 #pragma unroll
-    for (int k = 0; k < kTokens; ++k) {
-      Token& x = tokens[k];
-      x.mean = a.mean[(t + k) * a.heads + head];
-      x.rstd = a.rstd[(t + k) * a.heads + head];
-#pragma unroll
-      for (int p = 0; p < kPacks; ++p) {
-        x.h[p] = load_packed(a.h + (t + k) * a.h_stride, col(p), width);
-        x.o[p] = load_packed(a.o + (t + k) * a.o_stride, col(p), width);
-        x.dy[p] = load_packed(a.dy + (t + k) * a.dy_stride, col(p), width);
-      }
+    for (int p = 0; p < kPacks; ++p) {
+      zero(x.h[p]);
+      zero(x.o[p]);
+      zero(x.dy[p]);
+      if (!in) continue;
+      x.h[p] = load_pack(place(a.h, a.h_stride, t, p));
+      x.o[p] = load_pack(place(a.o, a.o_stride, t, p));
+      x.dy[p] = load_pack(place(a.dy, a.dy_stride, t, p));
     }
   }
   // hat: normed h; v: its gradient. Writes the gradient of o.
-  __device__ __forceinline__ void gate(const HeadBackward<X, W>& a, int64_t t, int p,
-                                       const Token& x, float (&hat)[kVec], float (&v)[kVec]) {
+  __device__ __forceinline__ void gate(const HeadBackward<X, W>& a, int t, int p, const Token& x,
+                                       float (&hat)[kVec], float (&v)[kVec]) {
     float h[kVec];
     float o[kVec];
     float dy[kVec];
@@ -114,94 +120,103 @@ struct HeadColumns {
       v[i] = g.v;
       dw[p][i] += g.dw;
     }
-    store8<true>(a.d_o + t * a.do_stride, col(p), width, d_o);
+    if (in) put(place(a.d_o, a.do_stride, t, p), d_o);
   }
-  // Tokens t, t + 1, ... together: their sums over lanes wait for each other's.
-  template <int kTokens>
-  __device__ __forceinline__ void step(const HeadBackward<X, W>& a, int64_t t,
-                                       const Token (&tokens)[kTokens]) {
-    float hat[kTokens][kPacks][kVec];
-    float v[kTokens][kPacks][kVec];
-    float sum_v[kTokens] = {};
-    float sum_hat_v[kTokens] = {};
+  __device__ __forceinline__ static void put(X* to, const float (&y)[kVec]) {
+    Pack<X> x;
+    pack(y, x);
+    store_pack(to, x);
+  }
+  __device__ __forceinline__ void step(const HeadBackward<X, W>& a, int t, const Token& x) {
+    float hat[kPacks][kVec];
+    float v[kPacks][kVec];
+    float sum_v = 0.0F;
+    float sum_hat_v = 0.0F;
 #pragma unroll
-    for (int k = 0; k < kTokens; ++k) {
+    for (int p = 0; p < kPacks; ++p) {
+      gate(a, t, p, x, hat[p], v[p]);
+      float part_v[2] = {};
+      float part_hat_v[2] = {};
 #pragma unroll
-      for (int p = 0; p < kPacks; ++p) {
-        gate(a, t + k, p, tokens[k], hat[k][p], v[k][p]);
-        float part_v[2] = {};
-        float part_hat_v[2] = {};
-#pragma unroll
-        for (int i = 0; i < kVec; ++i) {
-          part_v[i % 2] += v[k][p][i];
-          part_hat_v[i % 2] = fmaf(v[k][p][i], hat[k][p][i], part_hat_v[i % 2]);
-        }
-        sum_v[k] += part_v[0] + part_v[1];
-        sum_hat_v[k] += part_hat_v[0] + part_hat_v[1];
+      for (int i = 0; i < kVec; ++i) {
+        part_v[i % 2] += v[p][i];
+        part_hat_v[i % 2] = fmaf(v[p][i], hat[p][i], part_hat_v[i % 2]);
       }
+      sum_v += part_v[0] + part_v[1];
+      sum_hat_v += part_hat_v[0] + part_hat_v[1];
     }
-#pragma unroll
-    for (int k = 0; k < kTokens; ++k) {
-      sum_v[k] = lanes_sum(sum_v[k], lanes);
-      sum_hat_v[k] = lanes_sum(sum_hat_v[k], lanes);
+    if constexpr (kPacks == 1) {
+      sum_v = lanes_sum(sum_v, lanes);
+      sum_hat_v = lanes_sum(sum_hat_v, lanes);
+    } else {
+      sum_v = lanes_sum(sum_v);
+      sum_hat_v = lanes_sum(sum_hat_v);
     }
+    // rstd (v - mean v - hat mean(hat v))
+    const float shift = -(x.rstd * (sum_v * inverse_size));
+    const float slope = -(x.rstd * (sum_hat_v * inverse_size));
 #pragma unroll
-    for (int k = 0; k < kTokens; ++k) {
-      const float mean_v = sum_v[k] / size;
-      const float mean_hat_v = sum_hat_v[k] / size;
+    for (int p = 0; p < kPacks; ++p) {
 #pragma unroll
-      for (int p = 0; p < kPacks; ++p) {
-#pragma unroll
-        for (int i = 0; i < kVec; ++i) {
-          v[k][p][i] = tokens[k].rstd * (v[k][p][i] - mean_v - hat[k][p][i] * mean_hat_v);
-        }
-        store8<true>(a.dh + (t + k) * a.dh_stride, col(p), width, v[k][p]);
+      for (int i = 0; i < kVec; ++i) {
+        v[p][i] = fmaf(v[p][i], x.rstd, fmaf(hat[p][i], slope, shift));
       }
+      if (in) put(place(a.dh, a.dh_stride, t, p), v[p]);
     }
   }
 };
 
-// The tokens of a block go through in groups, the reads of the next group in flight.
+// Blocks of a multiprocessor: as many as have their registers without spilling (a spill costs more
+// than the warps gain).
+template <typename X, int kPacks>
+constexpr int kHeadBlocks = sizeof(X) * kPacks <= 2   ? 4
+                            : sizeof(X) * kPacks <= 4 ? 3
+                                                      : 2;
+
+// One block for kPacks * kWarp vectors of kNormRowBlock tokens. Its warp l has the tokens l,
+// l + kTokenWarps, ..., the reads of the next one in flight; the sums of the warps are added in
+// order. Many short blocks: they even out what multiprocessors differ in.
 template <typename X, typename W, int kPacks>
-__global__ void __launch_bounds__(kColumnWarps* kWarp, kPacks == 1 ? 4 : 2)
-    head_backward_columns(HeadBackward<X, W> a, int lanes) {
-  constexpr int kTokens = sizeof(X) == 2 && kPacks <= 2 ? 2 : 1;  // registers
+__global__ void __launch_bounds__(kTokenWarps* kWarp, kHeadBlocks<X, kPacks>)
+    head_backward_columns(HeadBackward<X, W> a, int lanes, unsigned groups) {
+  constexpr int kCols = kPacks * kWarp * kVec;
+  __shared__ __align__(16) float sums[kTokenWarps][kCols];
+  let_next_start();
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int64_t warp =
-      static_cast<int64_t>(blockIdx.y) * kColumnWarps + static_cast<int64_t>(threadIdx.x) / kWarp;
+  const int warp = static_cast<int>(threadIdx.x) / kWarp;
+  const unsigned block = blockIdx.x / groups;
+  const int group = static_cast<int>(blockIdx.x - block * groups);
+  const int size = static_cast<int>(a.size);
+  const int width = static_cast<int>(a.heads) * size;
   HeadColumns<X, W, kPacks> c;
-  c.first = (warp * kPacks * kWarp + lane) * kVec;
-  c.width = a.heads * a.size;
-  if (warp * kPacks * kWarp * kVec >= c.width) return;  // whole warps: no barrier below
-  c.head = min(c.first / a.size, a.heads - 1);
+  c.begin = static_cast<int64_t>(block) * kNormRowBlock;
+  c.first = group * kCols + lane * kVec;
+  c.in = kPacks > 1 || c.first < width;
+  c.head = kPacks > 1 ? group : min(c.first / size, static_cast<int>(a.heads) - 1);
   c.lanes = lanes;
-  c.size = static_cast<float>(a.size);
+  c.inverse_size = 1.0F / static_cast<float>(size);
+  const int count = static_cast<int>(min(kNormRowBlock, a.tokens - c.begin));
+  HeadToken<X, kPacks> even;
+  HeadToken<X, kPacks> odd;
+  int t = warp;
+  if (t < count) c.fetch(a, t, even);
   c.start(a);
-  const int64_t begin = static_cast<int64_t>(blockIdx.x) * kNormRowBlock;
-  const int64_t end = min(begin + kNormRowBlock, a.tokens);
-  HeadToken<X, kPacks> even[kTokens];
-  HeadToken<X, kPacks> odd[kTokens];
-  int64_t t = begin;
-  if (t + kTokens <= end) c.fetch(a, t, even);
-  for (; t + 2 * kTokens <= end; t += 2 * kTokens) {
-    c.fetch(a, t + kTokens, odd);
+  for (; t < count; t += 2 * kTokenWarps) {
+    if (t + kTokenWarps < count) c.fetch(a, t + kTokenWarps, odd);
     c.step(a, t, even);
-    if (t + 3 * kTokens <= end) c.fetch(a, t + 2 * kTokens, even);
-    c.step(a, t + kTokens, odd);
-  }
-  if (t + kTokens <= end) {
-    c.step(a, t, even);
-    t += kTokens;
-  }
-  for (; t < end; ++t) {
-    HeadToken<X, kPacks> one[1];
-    c.fetch(a, t, one);
-    c.step(a, t, one);
+    if (t + 2 * kTokenWarps < count) c.fetch(a, t + 2 * kTokenWarps, even);
+    if (t + kTokenWarps < count) c.step(a, t + kTokenWarps, odd);
   }
 #pragma unroll
   for (int p = 0; p < kPacks; ++p) {
-    store8<true>(a.scratch + static_cast<int64_t>(blockIdx.x) * c.width, c.col(p), c.width,
-                 c.dw[p]);
+    store8<true>(sums[warp], (p * kWarp + lane) * kVec, kCols, c.dw[p]);
+  }
+  __syncthreads();
+  for (int e = static_cast<int>(threadIdx.x); e < kCols; e += kTokenWarps * kWarp) {
+    float sum = sums[0][e];
+#pragma unroll
+    for (int k = 1; k < kTokenWarps; ++k) sum += sums[k][e];
+    if (group * kCols + e < width) a.scratch[block * int64_t{width} + group * kCols + e] = sum;
   }
 }
 
@@ -280,16 +295,15 @@ void launch_backward(cudaStream_t stream, const HeadNormBackwardArgs& x) {
   const int64_t width = a.heads * a.size;
   const int packs = column_packs(x, a.size);
   if (packs > 0) {
-    const int64_t warps = div_ceil(width, packs * kWarp * kVec);
-    const dim3 grid(blocks, static_cast<unsigned>(div_ceil(warps, kColumnWarps)));
+    const auto groups = static_cast<unsigned>(div_ceil(width, packs * kWarp * kVec));
     const int lanes = static_cast<int>(std::min<int64_t>(a.size / kVec, kWarp));
-    constexpr int kBlock = kColumnWarps * kWarp;
+    constexpr int kBlock = kTokenWarps * kWarp;
     if (packs == 1) {
-      head_backward_columns<X, W, 1><<<grid, kBlock, 0, stream>>>(a, lanes);
+      head_backward_columns<X, W, 1><<<blocks * groups, kBlock, 0, stream>>>(a, lanes, groups);
     } else if (packs == 2) {
-      head_backward_columns<X, W, 2><<<grid, kBlock, 0, stream>>>(a, lanes);
+      head_backward_columns<X, W, 2><<<blocks * groups, kBlock, 0, stream>>>(a, lanes, groups);
     } else if constexpr (sizeof(X) == 2) {
-      head_backward_columns<X, W, 4><<<grid, kBlock, 0, stream>>>(a, lanes);
+      head_backward_columns<X, W, 4><<<blocks * groups, kBlock, 0, stream>>>(a, lanes, groups);
     }
     return;
   }
