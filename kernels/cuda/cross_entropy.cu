@@ -1,7 +1,9 @@
 // Soft-capped cross-entropy. Long bf16 rows go through loss_rows.cuh; here are one block a row for
 // any shape: a row that fits is kept in registers between the passes (one read, one write), others
-// are read again. What gives the losses of the rows lies in the stream's workspace; they are added
-// in rising order by one thread.
+// are read again. What gives the losses of the rows lies in the stream's workspace; one cluster of
+// blocks adds them, each thread every 8,192nd: one after the other they would wait for each other.
+#include <cooperative_groups.h>
+
 #include <algorithm>
 
 #include "kernels/cuda/check.h"
@@ -12,6 +14,8 @@
 
 namespace swax::cuda {
 namespace {
+
+namespace cg = cooperative_groups;
 
 __device__ __forceinline__ float larger(float a, float b) {  // NaN goes through
   return a != a || b != b ? a + b : fmaxf(a, b);
@@ -109,55 +113,39 @@ __global__ void __launch_bounds__(1024) loss_kernel(Loss<X> a) {
   });
 }
 
-constexpr int kLossThreads = 512;
-constexpr int kLossEach = 4;  // of one thread, read together
-constexpr int kLossBatch = kLossThreads * kLossEach;
-constexpr int kLossAhead = 16;
+constexpr int kLossThreads = 1024;
+constexpr int kLossBlocks = 8;  // of one cluster: a chunk has one logarithm for each thread
+constexpr int kLossWarps = kLossBlocks * kLossThreads / kWarp;
 
-// sum + x[0] + x[1] + ... + x[n - 1]. The next values are read while the additions wait for each
-// other: x has kLossAhead more elements.
-__device__ __forceinline__ double add_in_order(double sum, const double* x, int n) {
-  double next[kLossAhead];
-#pragma unroll
-  for (int k = 0; k < kLossAhead; ++k) next[k] = x[k];
-  int i = 0;
-  for (; i + kLossAhead <= n; i += kLossAhead) {
-    double now[kLossAhead];
-#pragma unroll
-    for (int k = 0; k < kLossAhead; ++k) now[k] = next[k];
-#pragma unroll
-    for (int k = 0; k < kLossAhead; ++k) next[k] = x[i + kLossAhead + k];
-#pragma unroll
-    for (int k = 0; k < kLossAhead; ++k) sum += now[k];
-  }
-  for (; i < n; ++i) sum += x[i];
-  return sum;
+__device__ __forceinline__ double lanes_tree(double x) {
+  for (int step = kWarp / 2; step > 0; step /= 2) x += __shfl_xor_sync(kAllLanes, x, step);
+  return x;
 }
 
-// total[0] += losses in rising order; single[t] = losses[t] when asked for.
-__global__ void __launch_bounds__(kLossThreads)
+// total[0] += the sum of the losses; single[t] = losses[t] when asked for. Thread i of the cluster
+// adds losses i, i + 8192, ...; then come the lanes of a warp by a tree, warps 32 apart in rising
+// order and those 32 sums by a tree.
+__global__ void __cluster_dims__(kLossBlocks) __launch_bounds__(kLossThreads)
     add_losses_kernel(const RowLoss* losses, int64_t count, double* total, double* single) {
-  __shared__ double part[kLossBatch + kLossAhead];
-  double sum = threadIdx.x == 0 ? total[0] : 0.0;
-  for (int64_t begin = 0; begin < count; begin += kLossBatch) {
-    const int n = static_cast<int>(min(int64_t{kLossBatch}, count - begin));
-    RowLoss x[kLossEach];
-#pragma unroll
-    for (int k = 0; k < kLossEach; ++k) {
-      const int i = k * kLossThreads + static_cast<int>(threadIdx.x);
-      x[k] = i < n ? losses[begin + i] : RowLoss{1.0, 0.0};
-    }
-#pragma unroll
-    for (int k = 0; k < kLossEach; ++k) {
-      const int i = k * kLossThreads + static_cast<int>(threadIdx.x);
-      part[i] = log(x[k].total) + x[k].offset;
-      if (single != nullptr && i < n) single[begin + i] = part[i];
-    }
-    __syncthreads();
-    if (threadIdx.x == 0) sum = add_in_order(sum, part, n);
-    __syncthreads();
+  __shared__ double parts[kLossWarps];  // those of the first block
+  const cg::cluster_group cluster = cg::this_cluster();
+  const int64_t thread = static_cast<int64_t>(blockIdx.x) * kLossThreads + threadIdx.x;
+  double sum = 0.0;
+  for (int64_t t = thread; t < count; t += int64_t{kLossBlocks} * kLossThreads) {
+    const RowLoss x = losses[t];
+    const double loss = log(x.total) + x.offset;
+    if (single != nullptr) single[t] = loss;
+    sum += loss;
   }
-  if (threadIdx.x == 0) total[0] = sum;
+  sum = lanes_tree(sum);
+  cluster.sync();  // the first block runs: its memory can be written
+  if (threadIdx.x % kWarp == 0) cluster.map_shared_rank(parts, 0)[thread / kWarp] = sum;
+  cluster.sync();
+  if (thread >= kWarp) return;
+  sum = 0.0;
+  for (int w = static_cast<int>(thread); w < kLossWarps; w += kWarp) sum += parts[w];
+  sum = lanes_tree(sum);
+  if (thread == 0) total[0] += sum;
 }
 
 template <typename X>
@@ -236,7 +224,7 @@ Status CudaBackend::cross_entropy(Stream& s, const CrossEntropyArgs& a) {
     launch_any(raw(s), args(static_cast<bf16*>(nullptr)), vectors);
   }
   SWAX_TRY(last_launch("cross_entropy"));
-  add_losses_kernel<<<1, kLossThreads, 0, raw(s)>>>(
+  add_losses_kernel<<<kLossBlocks, kLossThreads, 0, raw(s)>>>(
       losses, tokens, a.loss_sum.f64(), a.token_loss_T.empty() ? nullptr : a.token_loss_T.f64());
   return last_launch("cross_entropy sum");
 }

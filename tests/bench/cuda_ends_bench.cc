@@ -79,8 +79,7 @@ double loss_seconds(Bench& b, int64_t vocab, float cap) {
   return s;
 }
 
-// The sum of a chunk's losses has one order, so its additions wait for each other whatever the
-// width of a row: rows of 8 show what that costs.
+// Rows of 8 show what the sum of a chunk's losses and two launches cost.
 void losses(Bench& b) {
   for (const float cap : {0.0F, 30.0F}) {
     const std::string name = std::string("cross_entropy 8192 rows") + (cap > 0.0F ? " cap" : "");

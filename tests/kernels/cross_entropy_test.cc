@@ -92,13 +92,21 @@ void check(const Case& c) {
   EXPECT_EQ(with.loss, without.loss);
   EXPECT_NEAR(with.loss - 100.0, want.loss, want.du.bound * (std::abs(want.loss) + 1.0));
   double sum = 100.0;
+  double magnitudes = 100.0;
   for (size_t t = 0; t < in.targets.size(); ++t) {
     if (in.targets[t] < 0) {
       EXPECT_EQ(with.token_loss[t], 0.0);
     }
     sum += with.token_loss[t];
+    magnitudes += std::abs(with.token_loss[t]);
   }
-  EXPECT_EQ(sum, with.loss);  // tokens in rising order
+  if (rig.backend->kind() == BackendKind::kCpu) {
+    EXPECT_EQ(sum, with.loss);  // tokens in rising order
+  } else {
+    // Any order: at most T roundings, here and there.
+    const double roundings = 2.0 * static_cast<double>(c.tokens) * std::ldexp(1.0, -53);
+    EXPECT_NEAR(sum, with.loss, roundings * magnitudes);
+  }
 }
 
 TEST(CrossEntropy, EqualsReferenceForOddVocabularies) {

@@ -96,6 +96,7 @@ void check_loss(DType type, int64_t tokens, int64_t vocab, float cap, Draw draw 
   const double exponent = cap > 0.0F ? std::ldexp(largest, -23) : 0.0;
   const double f32_bound = rounding_bound(vocab, 4) + exponent;
   double loss = 0.0;
+  std::vector<double> token_loss;
   const RunOp run = [&](Rig& rig) -> Outputs {
     Values u(type, logits);
     GuardedBuffer<double> sum("loss_sum", 1), each("token_loss", tokens);
@@ -111,11 +112,20 @@ void check_loss(DType type, int64_t tokens, int64_t vocab, float cap, Draw draw 
     const Status status = rig.backend->cross_entropy(*rig.stream, a);
     EXPECT_TRUE(status.ok()) << status.to_string();
     loss = sum.data()[0];
+    token_loss = each.values();
     return {{"du", u.floats()}};
   };
   check_op(run, {{"du", want.dlogits_TV, value_bound(type, f32_bound)}});
   EXPECT_NEAR(loss, want.loss * static_cast<double>(want.count),
               f32_bound * (std::abs(want.loss) * static_cast<double>(want.count) + 1.0));
+  double sum = 0.0;
+  double magnitudes = 0.0;
+  for (const double x : token_loss) {
+    sum += x;
+    magnitudes += std::abs(x);
+  }
+  // Any order: at most T roundings, here and there.
+  EXPECT_NEAR(loss, sum, std::ldexp(static_cast<double>(tokens), -52) * magnitudes);
 }
 
 TEST(CudaBf16, CrossEntropy) {
@@ -127,6 +137,7 @@ TEST(CudaBf16, CrossEntropy) {
       check_loss(type, 9, 8192, cap);
       check_loss(type, 9, 1000, cap);
       check_loss(type, 9, 1001, cap);
+      check_loss(type, 16900, 9, cap);  // several losses of a thread of the sum
     }
   }
 }
