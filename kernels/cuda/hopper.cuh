@@ -78,15 +78,14 @@ __device__ __forceinline__ void named_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// Arrives at that barrier without waiting.
-__device__ __forceinline__ void named_arrive(int id, int threads) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-
 // Makes ordinary writes to shared memory visible to copies and matrix products.
 __device__ __forceinline__ void fence_to_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
+
+// A value that is the same in the whole warp, so that the compiler keeps it, and what follows from
+// it, in uniform registers: descriptors of operands are made there.
+__device__ __forceinline__ int uniform(int x) { return __shfl_sync(0xffffffffU, x, 0); }
 
 // 2^x, relative error 2^-22.
 __device__ __forceinline__ float exp2_fast(float x) {
@@ -112,6 +111,12 @@ __device__ __forceinline__ uint64_t operand(uint32_t address, uint32_t rows) {
   constexpr uint64_t kEightRows = 1024 >> 4;
   const uint64_t block = kMajor == Major::kK ? 1 : (rows * 128) >> 4;
   return kSwizzle128 | kEightRows << 32 | block << 16 | (address & 0x3ffff) >> 4;
+}
+
+// The same operand `bytes` further, in few instructions: what is added never leaves the low word.
+__device__ __forceinline__ uint64_t further(uint64_t operand, uint32_t bytes) {
+  const uint32_t low = static_cast<uint32_t>(operand) + (bytes >> 4);
+  return (operand & 0xffffffff00000000ULL) | low;
 }
 
 __device__ __forceinline__ void mma_fence() {

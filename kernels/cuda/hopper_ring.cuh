@@ -151,6 +151,11 @@ __device__ __forceinline__ void run_roles(const Produce& produce, const Consume&
   }
 }
 
+// 0 or 1: which of the two computing warpgroups runs.
+__device__ __forceinline__ uint32_t computing_part() {
+  return static_cast<uint32_t>(uniform(static_cast<int>(threadIdx.x / 128)) - 1);
+}
+
 // The dynamic shared memory of a block, aligned as the swizzle needs it.
 template <typename T>
 __device__ __forceinline__ T& shared_block() {

@@ -33,12 +33,13 @@ template <int kCount>
 __device__ __forceinline__ void rows_by_rows(float (&d)[kCount], uint32_t x, uint32_t x_rows,
                                              uint32_t row, uint32_t y, uint32_t y_rows,
                                              bool add = false) {
+  const uint64_t a = operand<Major::kK>(x + row * 128, x_rows);
+  const uint64_t b = operand<Major::kK>(y, y_rows);
 #pragma unroll
   for (uint32_t k = 0; k < kTileColumns / 16; ++k) {
     const uint32_t inside = k % 4 * 32;
-    mma<Major::kK, Major::kK>(
-        d, operand<Major::kK>(x + k / 4 * x_rows * 128 + row * 128 + inside, x_rows),
-        operand<Major::kK>(y + k / 4 * y_rows * 128 + inside, y_rows), add || k != 0 ? 1 : 0);
+    mma<Major::kK, Major::kK>(d, further(a, k / 4 * x_rows * 128 + inside),
+                              further(b, k / 4 * y_rows * 128 + inside), add || k != 0 ? 1 : 0);
   }
 }
 
@@ -46,11 +47,12 @@ __device__ __forceinline__ void rows_by_rows(float (&d)[kCount], uint32_t x, uin
 // Y.
 __device__ __forceinline__ void rows_by_columns(float (&d)[64], uint32_t x, uint32_t row,
                                                 uint32_t y, bool add) {
+  const uint64_t a = operand<Major::kK>(x + row * 128, kTileRows);
+  const uint64_t b = operand<Major::kMN>(y, kTileRows);
 #pragma unroll
   for (uint32_t k = 0; k < kTileColumns / 16; ++k) {
-    mma<Major::kK, Major::kMN>(
-        d, operand<Major::kK>(x + k / 4 * kTileBytes / 2 + row * 128 + k % 4 * 32, kTileRows),
-        operand<Major::kMN>(y + k * 2048, kTileRows), add || k != 0 ? 1 : 0);
+    mma<Major::kK, Major::kMN>(d, further(a, k / 4 * kTileBytes / 2 + k % 4 * 32),
+                               further(b, k * 2048), add || k != 0 ? 1 : 0);
   }
 }
 
@@ -58,10 +60,9 @@ __device__ __forceinline__ void rows_by_columns(float (&d)[64], uint32_t x, uint
 template <int kSteps>
 __device__ __forceinline__ void add_rows(float (&d)[64], const uint32_t (&a)[kSteps][4],
                                          uint32_t y) {
+  const uint64_t b = operand<Major::kMN>(y, kSteps * 16);
 #pragma unroll
-  for (uint32_t k = 0; k < kSteps; ++k) {
-    mma<Major::kMN>(d, a[k], operand<Major::kMN>(y + k * 2048, kSteps * 16), 1);
-  }
+  for (uint32_t k = 0; k < kSteps; ++k) mma<Major::kMN>(d, a[k], further(b, k * 2048), 1);
 }
 
 // Row (first of the two) of this thread's accumulator inside the warpgroup's 64, and its column in

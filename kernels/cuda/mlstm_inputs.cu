@@ -260,7 +260,7 @@ __device__ void write_products(const MlstmTuned& x, const Block& b, int token,
 
 template <bool kKeys>
 __device__ void consume(const Params& p, Shared& s, const Block& b) {
-  const uint32_t part = (threadIdx.x / 128 - 1) * 64;
+  const uint32_t part = computing_part() * 64;
   const int token = b.token + static_cast<int>(part) + lane_row();
   const Rows rows = rows_of<kKeys>(p, b);
   RingReader<kStages> ring{s.ring};

@@ -169,7 +169,7 @@ __device__ void normalise(const Params& p, const Shared& s, const Block& b, cons
 
 template <bool kBackward>
 __device__ void consume(const Params& p, Shared& s, const Block& b) {
-  const uint32_t part = (threadIdx.x / 128 - 1) * 64;
+  const uint32_t part = computing_part() * 64;
   const Rows rows = rows_of<kBackward>(p, b);
   load_columns<kBackward>(p, s, b);
   barrier_wait(&s.own_full, 0);

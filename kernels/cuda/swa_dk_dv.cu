@@ -122,17 +122,21 @@ __device__ void describe(const Params& p, Shared& s) {
   }
 }
 
-// Scores (keys x queries) become P, 0 where the key is not seen.
+// Scores (keys x queries) become P, 0 where the key is not seen. The mask is a branch of its own:
+// in the loop over P it would become a choice for each element of every tile.
 __device__ __forceinline__ void weigh(float (&s)[32], const Statistics& x, int key, int query,
                                       bool full, float scale) {
+  if (!full) {
 #pragma unroll
-  for (int e = 0; e < 32; ++e) {
-    const int r = e / 4 * 8 + lane_column() + e % 2;
-    if (!full) {
+    for (int e = 0; e < 32; ++e) {
+      const int r = e / 4 * 8 + lane_column() + e % 2;
       const int j = key + e % 4 / 2 * 8;
       s[e] = j >= x.low[r] && j <= query + r ? s[e] : -INFINITY;
     }
-    s[e] = exp2_fast(fmaf(s[e], scale, -x.lse[r]));
+  }
+#pragma unroll
+  for (int e = 0; e < 32; ++e) {
+    s[e] = exp2_fast(fmaf(s[e], scale, -x.lse[e / 4 * 8 + lane_column() + e % 2]));
   }
 }
 // dP becomes P (dP - delta). A query that sees itself alone has P = 1: its score has no gradient.
@@ -140,9 +144,13 @@ __device__ __forceinline__ void differentiate(const float (&s)[32], float (&dp)[
                                               const Statistics& x, int query, bool full) {
 #pragma unroll
   for (int e = 0; e < 32; ++e) {
+    dp[e] = s[e] * (dp[e] - x.delta[e / 4 * 8 + lane_column() + e % 2]);
+  }
+  if (full) return;
+#pragma unroll
+  for (int e = 0; e < 32; ++e) {
     const int r = e / 4 * 8 + lane_column() + e % 2;
-    dp[e] = s[e] * (dp[e] - x.delta[r]);
-    if (!full && x.low[r] == query + r) dp[e] *= 0.0F;
+    if (x.low[r] == query + r) dp[e] *= 0.0F;
   }
 }
 
@@ -151,11 +159,10 @@ struct Gradients {
   float dv[64];
 };
 
-// Adds what the queries of the next tile give to the keys from `begin` on.
+// Adds what the queries of the next tile give to the 64 keys from `begin` on; k and v: their rows.
 __device__ __forceinline__ void add_tile(const Params& p, const Statistics* statistics, uint32_t k,
                                          uint32_t v, int begin, int query, Reader& ring,
                                          Gradients& out) {
-  const uint32_t part = (threadIdx.x / 128 - 1) * 64;
   const int key = begin + lane_row();
   const Statistics& x = statistics[ring.taken.stage];
   float scores[32];
@@ -164,9 +171,9 @@ __device__ __forceinline__ void add_tile(const Params& p, const Statistics* stat
   uint32_t ds[4][4];
   const uint32_t q = ring.take();
   const uint32_t d_o = q + kHalfTile;
-  rows_by_rows(scores, k, kTileRows, part, q, kSwaQueryTile);
+  rows_by_rows(scores, k, kTileRows, 0, q, kSwaQueryTile);
   mma_commit();
-  rows_by_rows(dp, v, kTileRows, part, d_o, kSwaQueryTile);
+  rows_by_rows(dp, v, kTileRows, 0, d_o, kSwaQueryTile);
   mma_commit();
   const bool full = begin + 63 <= query && begin >= x.low[kSwaQueryTile - 1];
   mma_wait<1>();
@@ -192,7 +199,7 @@ __device__ __forceinline__ void add_tile(const Params& p, const Statistics* stat
 }
 
 __device__ void consume(const Params& p, Shared& s) {
-  const int part = static_cast<int>(threadIdx.x / 128) - 1;
+  const int part = static_cast<int>(computing_part());
   Reader ring{s.ring};
   int n = 0;
   for (int piece = static_cast<int>(blockIdx.x); piece < Piece::count(p); piece += gridDim.x) {
@@ -202,12 +209,14 @@ __device__ void consume(const Params& p, Shared& s) {
 #pragma unroll
     for (int e = 0; e < 64; ++e) out.dk[e] = out.dv[e] = 0.0F;
     s.own.wait(n);
-    const int tiles = s.seen[n % 2][1];
+    const int tiles = uniform(s.seen[n % 2][1]);
     // The second 64 keys are not seen by the first 64 queries.
     const int from = min(part, tiles);
-    const int to = part == 0 ? s.seen[n % 2][0] : tiles;
-    const uint32_t k = shared_address(s.k[n % 2]);
-    const uint32_t v = shared_address(s.v[n % 2]);
+    const int to = part == 0 ? uniform(s.seen[n % 2][0]) : tiles;
+    const uint32_t own_rows =
+        static_cast<uint32_t>(part) * 64 * 128;  // bytes before them in a block of the tile
+    const uint32_t k = shared_address(s.k[n % 2]) + own_rows;
+    const uint32_t v = shared_address(s.v[n % 2]) + own_rows;
 #pragma unroll 1
     for (int head = 0; head < p.group; ++head) {
       ring.skip(from);

@@ -19,8 +19,8 @@ struct Shared {
   OwnTiles<kPlaces> own;
 };
 static_assert(sizeof(Shared<1>) <= kSharedMax && sizeof(Shared<2>) <= kSharedMax);
-// Keys of a narrow window. With two places w 128 takes 0.18 ms and w 2048 0.72 ms, with one 0.20
-// and 0.69 (H200, 16,384 tokens, 16 heads).
+// Keys of a narrow window. Two places are 10 % faster than one at w 128 and 4 % slower at w 2048
+// (H200, 16,384 tokens, 16 heads).
 constexpr int kNarrow = 512;
 
 // Order of the tiles: values 0, keys 0, values 1, keys 1, ...: values are done with first.
@@ -28,9 +28,8 @@ template <int kPlaces>
 __device__ void produce(const Params& p, Shared<kPlaces>& s) {
   RingWriter<Shared<kPlaces>::kStages> ring{s.ring};
   const int pieces = SwaQueries::pieces(p.band, p.heads);
-  int n = 0;
-  for (int piece = static_cast<int>(blockIdx.x); piece < pieces; piece += gridDim.x) {
-    const SwaQueries x = SwaQueries::of(p.band, p.heads, piece);
+  for (int n = 0; swa_piece(n) < pieces; ++n) {
+    const SwaQueries x = SwaQueries::of(p.band, p.heads, swa_piece(n));
     uint64_t* full = s.own.expect(n, 2 * kTileBytes);
     load_tile(s.q[n % kPlaces], p.q, 0, x.head, x.query, kTileRows, full);
     load_tile(s.d_o[n % kPlaces], p.d_o, 0, x.head, x.query, kTileRows, full);
@@ -38,7 +37,6 @@ __device__ void produce(const Params& p, Shared<kPlaces>& s) {
       ring.put(p.v, 0, x.head / p.group, x.key(i));
       ring.put(p.k, 0, x.head / p.group, x.key(i));
     }
-    ++n;
   }
 }
 
@@ -87,27 +85,31 @@ __device__ __forceinline__ Rows rows_of(const Params& p, int head, int query) {
   return rows;
 }
 
-// Scores become P, 0 where the key is not seen.
+// Scores become P, 0 where the key is not seen. The mask is a branch of its own: in the loop over P
+// it would become a choice for each element of every tile.
 __device__ __forceinline__ void weigh(float (&s)[64], const Rows& rows, int key, bool full,
                                       float scale) {
+  if (!full) {
 #pragma unroll
-  for (int e = 0; e < 64; ++e) {
-    const int half = e % 4 / 2;
-    if (!full) {
+    for (int e = 0; e < 64; ++e) {
+      const int half = e % 4 / 2;
       const int j = key + e / 4 * 8 + lane_column() + e % 2;
       s[e] = j >= rows.low[half] && j <= rows.last[half] ? s[e] : -INFINITY;
     }
-    s[e] = exp2_fast(fmaf(s[e], scale, -rows.lse[half]));
   }
+#pragma unroll
+  for (int e = 0; e < 64; ++e) s[e] = exp2_fast(fmaf(s[e], scale, -rows.lse[e % 4 / 2]));
 }
 // P becomes P (dP - delta). A query that sees itself alone has P = 1: its score has no gradient.
 __device__ __forceinline__ void differentiate(float (&s)[64], const float (&dp)[64],
                                               const Rows& rows, bool full) {
 #pragma unroll
+  for (int e = 0; e < 64; ++e) s[e] *= dp[e] - rows.delta[e % 4 / 2];
+  if (full) return;
+#pragma unroll
   for (int e = 0; e < 64; ++e) {
     const int half = e % 4 / 2;
-    s[e] *= dp[e] - rows.delta[half];
-    if (!full && rows.low[half] == rows.last[half]) s[e] *= 0.0F;
+    if (rows.low[half] == rows.last[half]) s[e] *= 0.0F;
   }
 }
 
@@ -116,7 +118,7 @@ template <int kStages>
 __device__ __forceinline__ void attend(const Params& p, const SwaQueries& x, const Rows& rows,
                                        uint32_t q, uint32_t d_o, RingReader<kStages>& ring,
                                        float (&dq)[64]) {
-  const uint32_t part = (threadIdx.x / 128 - 1) * 64;
+  const uint32_t part = computing_part() * 64;
   const int begin = x.query + static_cast<int>(part);
   const int full_from = p.band.first(begin + 63);
   const float scale = p.scale * kLog2E;
@@ -157,9 +159,8 @@ template <int kPlaces>
 __device__ void consume(const Params& p, Shared<kPlaces>& s) {
   RingReader<Shared<kPlaces>::kStages> ring{s.ring};
   const int pieces = SwaQueries::pieces(p.band, p.heads);
-  int n = 0;
-  for (int piece = static_cast<int>(blockIdx.x); piece < pieces; piece += gridDim.x) {
-    const SwaQueries x = SwaQueries::of(p.band, p.heads, piece);
+  for (int n = 0; swa_piece(n) < pieces; ++n) {
+    const SwaQueries x = SwaQueries::of(p.band, p.heads, swa_piece(n));
     const int query = x.query + static_cast<int>(threadIdx.x / 128 - 1) * 64 + lane_row();
     const Rows rows = rows_of(p, x.head, query);
     float dq[64];
@@ -168,7 +169,6 @@ __device__ void consume(const Params& p, Shared<kPlaces>& s) {
            dq);
     s.own.done(n);
     store_rows(dq, p.dq + x.head * kSwaSize, p.dq_stride, query, p.band.tokens, p.scale, p.scale);
-    ++n;
   }
 }
 

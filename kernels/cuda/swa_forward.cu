@@ -1,7 +1,7 @@
 // Forward of the tuned form. A piece of work is 128 queries of one head: a thread copies its key
 // and value tiles of 128 through a ring, two warpgroups own 64 queries each. Scores of the next
-// tile are formed beside P V of this one; the warpgroups take turns, so that the softmax of one
-// hides behind the products of the other.
+// tile are formed beside P V of this one; the softmax of one warpgroup hides behind the products of
+// the other. They fall into step by themselves: barriers that gave them turns cost 1 % (H200).
 #include <algorithm>
 #include <cstddef>
 
@@ -38,9 +38,8 @@ static_assert(sizeof(Shared) <= kSharedMax);
 __device__ void produce(const Params& p, Shared& s) {
   RingWriter<kStages> ring{s.ring};
   const int pieces = SwaQueries::pieces(p.band, p.heads);
-  int n = 0;
-  for (int piece = static_cast<int>(blockIdx.x); piece < pieces; piece += gridDim.x) {
-    const SwaQueries x = SwaQueries::of(p.band, p.heads, piece);
+  for (int n = 0; swa_piece(n) < pieces; ++n) {
+    const SwaQueries x = SwaQueries::of(p.band, p.heads, swa_piece(n));
     const int kv_head = x.head / p.group;
     uint64_t* full = s.own.expect(n, kTileBytes);
     load_tile(s.q[n % 2], p.q, 0, x.head, x.query, kTileRows, full);
@@ -49,7 +48,6 @@ __device__ void produce(const Params& p, Shared& s) {
       if (i > 0) ring.put(p.v, 0, kv_head, x.key(i - 1));
     }
     ring.put(p.v, 0, kv_head, x.key(x.key_tiles - 1));
-    ++n;
   }
 }
 
@@ -118,8 +116,8 @@ __device__ __forceinline__ void finish(const Params& p, int head, int query, Row
 
 // One piece. q: its queries.
 __device__ __forceinline__ void attend(const Params& p, const SwaQueries& x, uint32_t q,
-                                       const SwaTurns& turns, RingReader<kStages>& ring) {
-  const uint32_t part = (threadIdx.x / 128 - 1) * 64;  // this warpgroup's rows of the tile
+                                       RingReader<kStages>& ring) {
+  const uint32_t part = computing_part() * 64;  // this warpgroup's rows of the tile
   const int begin = x.query + static_cast<int>(part);
   const int query = begin + lane_row();
   const int full_from = p.band.first(begin + 63);
@@ -139,11 +137,9 @@ __device__ __forceinline__ void attend(const Params& p, const SwaQueries& x, uin
   {
     float scores[64];
     const uint32_t keys = ring.take();
-    turns.wait();
     mma_fence();
     rows_by_rows(scores, q, kTileRows, part, keys, kTileRows);
     mma_commit();
-    turns.pass();
     mma_wait<0>();
     mma_hold(scores);
     ring.give();
@@ -156,13 +152,11 @@ __device__ __forceinline__ void attend(const Params& p, const SwaQueries& x, uin
     float scores[64];  // new ones: the products of two steps share no register
     const uint32_t keys = ring.take();
     const uint32_t values = ring.take();
-    turns.wait();
     mma_fence();
     rows_by_rows(scores, q, kTileRows, part, keys, kTileRows);
     mma_commit();
     add_rows(o, weights, values);
     mma_commit();
-    turns.pass();
     mma_wait<1>();
     mma_hold(scores);
     ring.give();
@@ -187,16 +181,12 @@ __device__ __forceinline__ void attend(const Params& p, const SwaQueries& x, uin
 
 __device__ void consume(const Params& p, Shared& s) {
   RingReader<kStages> ring{s.ring};
-  const SwaTurns turns = SwaTurns::begin();
   const int pieces = SwaQueries::pieces(p.band, p.heads);
-  int n = 0;
-  for (int piece = static_cast<int>(blockIdx.x); piece < pieces; piece += gridDim.x) {
+  for (int n = 0; swa_piece(n) < pieces; ++n) {
     s.own.wait(n);
-    attend(p, SwaQueries::of(p.band, p.heads, piece), shared_address(s.q[n % 2]), turns, ring);
+    attend(p, SwaQueries::of(p.band, p.heads, swa_piece(n)), shared_address(s.q[n % 2]), ring);
     s.own.done(n);
-    ++n;
   }
-  turns.end();
 }
 
 __global__ void __launch_bounds__(kRoleThreads, 1)

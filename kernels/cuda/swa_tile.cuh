@@ -1,5 +1,5 @@
-// What the tuned forms of sliding-window attention share: the band of a query, the turns of the
-// computing warpgroups, pieces of work. Head size 128, bf16. Internal to kernels/cuda.
+// What the tuned forms of sliding-window attention share: the band of a query, pieces of work. Head
+// size 128, bf16. Internal to kernels/cuda.
 #pragma once
 
 #include <algorithm>
@@ -14,6 +14,13 @@ constexpr int kSwaSize = 128;  // head size
 constexpr int64_t kSwaBlocks = 132;
 inline unsigned swa_blocks(int64_t tokens, int64_t heads) {
   return static_cast<unsigned>(std::min(kSwaBlocks, (tokens + kTileRows - 1) / kTileRows * heads));
+}
+// The n-th piece of this block; behind the last one only in its last round. Pieces are listed with
+// the long ones first and rounds run forth and back: who had a long piece gets a short one next.
+__device__ __forceinline__ int swa_piece(int n) {
+  const int blocks = static_cast<int>(gridDim.x);
+  const int block = static_cast<int>(blockIdx.x);
+  return n * blocks + (n % 2 == 0 ? block : blocks - 1 - block);
 }
 
 // Which keys a query sees: first(t) .. t.
@@ -46,23 +53,6 @@ struct SwaQueries {
     return {piece % heads, tile * kTileRows, first, tile + 1 - first};
   }
   __device__ int key(int i) const { return (key_tile + i) * kTileRows; }
-};
-
-// The two computing warpgroups issue their products in turns: one computes weights while products
-// of the other run. Uses the barriers 1 and 2 of the block.
-struct SwaTurns {
-  int own;
-
-  __device__ __forceinline__ static SwaTurns begin() {
-    const SwaTurns turns{static_cast<int>(threadIdx.x / 128 - 1)};
-    if (turns.own == 1) named_arrive(1, 256);  // the first warpgroup begins
-    return turns;
-  }
-  __device__ __forceinline__ void wait() const { named_barrier(1 + own, 256); }
-  __device__ __forceinline__ void pass() const { named_arrive(2 - own, 256); }
-  __device__ __forceinline__ void end() const {
-    if (own == 0) named_barrier(1, 256);  // the last turn of the other
-  }
 };
 
 }  // namespace swax::cuda
