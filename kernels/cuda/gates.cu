@@ -159,21 +159,6 @@ constexpr int kOwnSteps = 8;  // of kTileCols: of a warp
 constexpr int64_t kOwnCols = kOwnSteps * kTileCols;
 constexpr int kOwnWarpsMax = 16;  // 128 registers a thread
 
-// The kernel is launched before the one ahead of it in the stream has ended and waits here: what it
-// needs first is on its way to the cache by then. Nothing is read or written before the wait; lines
-// in the second-level cache follow whoever writes them. Not with read_pack: such a read may move
-// ahead of the wait.
-__device__ __forceinline__ void wait_for_kernels_before() {
-  asm volatile("griddepcontrol.wait;" ::: "memory");
-}
-// Lets the next kernel of the stream start, if it waits in this way too.
-__device__ __forceinline__ void start_kernel_after() {
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-}
-__device__ __forceinline__ void prefetch_line(const void* p) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
-}
-
 __global__ void __launch_bounds__(kOwnWarpsMax* kWarp, 1) gates_own_kernel(Gates<bf16, bf16> a) {
   __shared__ float parts[2][kOwnWarpsMax][kOwnTokens][kTileGates + 1];
   const int warps = static_cast<int>(blockDim.x) / kWarp;
@@ -188,17 +173,13 @@ __global__ void __launch_bounds__(kOwnWarpsMax* kWarp, 1) gates_own_kernel(Gates
   };
   const int64_t tiles = (a.tokens + kOwnTokens - 1) / kOwnTokens;
   int64_t tile = blockIdx.x;
-#pragma unroll
-  for (int j = 0; j < kOwnSteps; ++j) prefetch_line(row(tile) + j * wide);
-  wait_for_kernels_before();
-  start_kernel_after();
   uint4 x[kOwnSteps];
   uint4 w[kOwnSteps];
 #pragma unroll
-  for (int j = 0; j < kOwnSteps; ++j) x[j] = load_pack(row(tile) + j * wide).v;
+  for (int j = 0; j < kOwnSteps; ++j) x[j] = read_pack(row(tile) + j * wide).v;
   const bf16* weight = gate_row(a, min(int64_t{across}, 2 * a.heads - 1)) + own;
 #pragma unroll
-  for (int j = 0; j < kOwnSteps; ++j) w[j] = load_pack(weight + j * wide).v;
+  for (int j = 0; j < kOwnSteps; ++j) w[j] = read_pack(weight + j * wide).v;
   for (int side = 0; tile < tiles; tile += gridDim.x, side ^= 1) {
     float sum[4] = {};
 #pragma unroll
@@ -208,7 +189,7 @@ __global__ void __launch_bounds__(kOwnWarpsMax* kWarp, 1) gates_own_kernel(Gates
     }
     if (tile + gridDim.x < tiles) {
 #pragma unroll
-      for (int j = 0; j < kOwnSteps; ++j) x[j] = load_pack(row(tile + gridDim.x) + j * wide).v;
+      for (int j = 0; j < kOwnSteps; ++j) x[j] = read_pack(row(tile + gridDim.x) + j * wide).v;
     }
     parts[side][warp][2 * part][across] = sum[0];
     parts[side][warp][2 * part + 1][across] = sum[1];
@@ -229,20 +210,11 @@ __global__ void __launch_bounds__(kOwnWarpsMax* kWarp, 1) gates_own_kernel(Gates
 bool fits_own(const Gates<bf16, bf16>& a) {
   return 2 * a.heads <= kTileGates && a.dim % kOwnCols == 0 && a.dim <= kOwnWarpsMax * kOwnCols;
 }
-Status launch_own(cudaStream_t stream, const Gates<bf16, bf16>& a) {
+void launch_own(cudaStream_t stream, const Gates<bf16, bf16>& a) {
   const int64_t tiles = div_ceil(a.tokens, int64_t{kOwnTokens});
   const int64_t wave = kOneWave * (kOwnWarpsMax * kOwnCols / a.dim);  // as registers allow
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(std::min(tiles, wave)));
-  config.blockDim = dim3(static_cast<unsigned>(a.dim / kOwnCols * kWarp));
-  config.stream = stream;
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = &early;
-  config.numAttrs = 1;
-  return status_of(cudaLaunchKernelEx(&config, gates_own_kernel, a), "mlstm_gates",
-                   "cudaLaunchKernelEx");
+  const auto threads = static_cast<unsigned>(a.dim / kOwnCols * kWarp);
+  gates_own_kernel<<<static_cast<unsigned>(std::min(tiles, wave)), threads, 0, stream>>>(a);
 }
 
 template <typename X, typename W>
@@ -262,8 +234,9 @@ Status forward(cudaStream_t stream, const MlstmGatesArgs& g) {
     if (vectors && a.dim % kTileCols == 0 && a.dim <= kTileDimMax && tiles <= 4) {
       const auto tokens = static_cast<unsigned>(div_ceil(a.tokens, kTileTokens));
       constexpr int kBlock = kGateWarps * kWarp;
-      if (fits_own(a)) return launch_own(stream, a);
-      if (tiles == 1) {
+      if (fits_own(a)) {
+        launch_own(stream, a);
+      } else if (tiles == 1) {
         gates_tile_kernel<1><<<tokens, kBlock, 0, stream>>>(a);
       } else if (tiles == 2) {
         gates_tile_kernel<2><<<tokens, kBlock, 0, stream>>>(a);
