@@ -32,7 +32,9 @@ struct Shared {
 };
 static_assert(sizeof(Shared) <= kSharedMax);
 
-// 128 keys of a key head. The first keys are seen by the most queries when the window is wide.
+// 128 keys of a key head. The first keys are seen by the most queries when the window is wide. A
+// block takes every gridDim.x-th: in rounds forth and back (swa_piece) this kernel is 3 % slower on
+// an H200, although they share the work more evenly.
 struct Piece {
   int kv_head;
   int key;
