@@ -76,8 +76,12 @@ struct Load {
                  .b = tensor(load.b, kColumns, kInner),
                  .c = tensor(load.c, kRows, kColumns),
                  .trans_b = true};
-    SWAX_TRY(backend.fill(*load.stream, {.x = load.args.a, .value = 0.7F}));
-    SWAX_TRY(backend.fill(*load.stream, {.x = load.args.b, .value = -0.3F}));
+    // Any finite values do: one float is two of bf16.
+    const auto floats = [](const Buffer& t) {
+      return Tensor::of(t.data(), DType::kF32, {t.bytes() / 4});
+    };
+    SWAX_TRY(backend.fill(*load.stream, {.x = floats(load.a), .value = 0.7F}));
+    SWAX_TRY(backend.fill(*load.stream, {.x = floats(load.b), .value = -0.3F}));
     SWAX_TRY(load.run(3));
     SWAX_TRY(backend.sync(*load.stream));
     return load;

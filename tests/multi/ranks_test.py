@@ -1,6 +1,6 @@
 """Goal: a run on several GPUs of one host has the bits of a run on one, whatever happens to its ranks.
-Method: real runs of the 125m preset over NCCL, with sequences so short that it takes minutes, and a
-batch that no number of ranks divides:
+Method: real runs of the 125m preset over NCCL, with a batch so small that it takes minutes and a step
+so long that a checkpoint stands before half of them are done; no number of ranks divides the batch:
   1. 1, 2, 4, 8 ranks, as far as there are GPUs: equal digests, and no difference for `swax diff`
   2. kill -9 of a rank: the run starts it again by itself; then the run is asked to stop and typed again
      with half the ranks: equal bits of steps made twice, the same digest
@@ -36,7 +36,7 @@ STEPS_LEFT_MIN = 4
 
 COMMON = ["job.name=micro", f"training.steps={STEPS}", "lr_scheduler.warmup_steps=5", "checkpoint.keep_latest_k=2",
           "validation.freq=20", "debug.hash_every=10"]
-GPU = ["training.backend=cuda", "training.seq_len=1024", "checkpoint.interval=5", "validation.sequences=8",
+GPU = ["training.backend=cuda", "training.seq_len=4096", "checkpoint.interval=5", "validation.sequences=8",
        "parallelism.allowed_ranks=[1, 2, 4, 8]"]
 SMALL = ["training.seq_len=128", "checkpoint.interval=5", "validation.sequences=4",
          "parallelism.allowed_ranks=[1, 2, 4]"]
