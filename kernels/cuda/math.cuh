@@ -20,29 +20,22 @@ __device__ __forceinline__ float reciprocal_fast(float x) {
   return y;
 }
 
-// The larger one; NaN gives NaN.
-__device__ __forceinline__ float max_or_nan(float x, float y) {
-  float z;
-  asm("max.NaN.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
-  return z;
-}
-
 // Sigmoid s and 1 - s, neither by cancellation.
 struct Sigmoid {
   float value;
   float rest;
 };
-// <= 8 ulp for x > -87, below that the value at -87 (1.7e-38). From e = e^{-x}: s = 1 / (1 + e),
-// 1 - s = e / (1 + e). log2 e = high + low with 16 bits in high: x has 8, so x high is exact, and
-// e^{-x low ln 2} differs from 1 - x low ln 2 by less than 2^-23 as long as e is not 0.
+// <= 8 ulp for x > -87; s is 0 below -87.5, and 1 - s then has no meaning. From e = e^{-x}:
+// s = 1 / (1 + e), 1 - s = e / (1 + e). log2 e = high + low with 16 bits in high: x has 8, so
+// x high is exact, and e^{-x low ln 2} differs from 1 - x low ln 2 by less than 2^-23 as long as e
+// is not 0.
 __device__ __forceinline__ Sigmoid sigmoid_of_bf16(float x) {
   constexpr float kHigh = 0x1.7154p+0F;
   constexpr float kLowLn2 = 4.88849494e-6F;
-  const float a = max_or_nan(x, -87.0F);  // 1 + e stays below 2^126
-  const float e = exp2_fast(-(a * kHigh));
-  const float exact = fmaf(e, -(a * kLowLn2), e);
+  const float e = exp2_fast(-(x * kHigh));
+  const float exact = fmaf(e, -(x * kLowLn2), e);
   const float s = reciprocal_fast(1.0F + exact);
-  return {s, exact * s};
+  return {s, fminf(exact, 0x1p126F) * s};  // not infinity times 0
 }
 // x is a value of memory of type X.
 template <typename X>
