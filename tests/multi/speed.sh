@@ -125,7 +125,7 @@ part_checkpoints() {
 }
 
 part_restart() {
-  measured "restart-w$most" 60 'kill -9' env TMPDIR="$scratch" python3 "$here/ranks_test.py" "$bin" \
+  measured "restart-w$most" 120 'kill -9' env TMPDIR="$scratch" python3 "$here/ranks_test.py" "$bin" \
     --restart "$jobs/swax-1.4b.toml" --set activation_checkpoint.mode=none --set checkpoint.interval=20 \
     --set checkpoint.keep_latest_k=1
 }
