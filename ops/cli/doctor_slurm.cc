@@ -186,6 +186,17 @@ DoctorRow doctor_shared_folder(const std::string& folder, int64_t file_system) {
   return row;
 }
 
+DoctorRow doctor_mpi(std::string_view list) {
+  bool pmix = false;
+  for (size_t at = list.find("pmix"); at != std::string_view::npos; at = list.find("pmix", at + 1))
+    pmix =
+        pmix || at == 0 || std::string_view(" \t\n,").find(list[at - 1]) != std::string_view::npos;
+  return {.check = "srun --mpi",
+          .fits = true,
+          .found = pmix ? "pmix: resources.launcher may be \"srun\""
+                        : "no pmix: resources.launcher must stay \"mpirun\""};
+}
+
 std::vector<DoctorRow> doctor_slurm(const std::string& state_folder) {
   std::vector<DoctorRow> rows{programs_row()};
   if (!rows.front().fits) return rows;
@@ -194,6 +205,8 @@ std::vector<DoctorRow> doctor_slurm(const std::string& state_folder) {
   rows.push_back(queue_row());
   rows.push_back(
       doctor_partitions(run_command({"sinfo", "-h", "-o", "%P|%a|%l|%D|%T"}, kAskMs).out));
+  const CommandResult mpi = run_command({"srun", "--mpi=list"}, kAskMs);
+  rows.push_back(doctor_mpi(mpi.out + "\n" + mpi.err));
   for (DoctorRow& row : doctor_times(run_command({"scontrol", "show", "config"}, kAskMs).out))
     rows.push_back(std::move(row));
   std::string folder = state_folder;

@@ -18,6 +18,7 @@ std::vector<DoctorRow> doctor_slurm(const std::string& state_folder);
 // For tests: rows by what Slurm's programs print.
 DoctorRow doctor_controller(std::string_view ping);   // scontrol ping
 DoctorRow doctor_partitions(std::string_view sinfo);  // sinfo -h -o "%P|%a|%l|%D|%T", a line a row
+DoctorRow doctor_mpi(std::string_view list);          // srun --mpi=list
 std::vector<DoctorRow> doctor_times(std::string_view config);  // scontrol show config
 DoctorRow doctor_shared_folder(const std::string& folder, int64_t file_system);  // statfs' f_type
 

@@ -197,6 +197,15 @@ TEST(SlurmDoctor, SaysWhatTheClusterIs) {
   EXPECT_EQ(good.found, "main* 3 of 4 nodes, limit infinite; old 0 of 9 nodes, limit 1:00");
   EXPECT_FALSE(doctor_partitions("main*|up|infinite|4|drained\n").fits);
   EXPECT_FALSE(doctor_partitions("").fits);
+  const char* can = "resources.launcher may be \"srun\"";
+  EXPECT_NE(doctor_mpi("MPI plugin types are...\n\tnone\n\tpmix\n").found.find(can),
+            std::string::npos);
+  EXPECT_NE(doctor_mpi("srun: MPI types are...\nsrun: pmix_v2\n").found.find(can),
+            std::string::npos);
+  EXPECT_NE(doctor_mpi("srun: error: mpi/pmix: no such plugin\n").found.find("no pmix"),
+            std::string::npos);
+  EXPECT_NE(doctor_mpi("srun: MPI types are...\nsrun: pmi2\n").found.find("no pmix"),
+            std::string::npos);
   const auto times = doctor_times(
       "AuthInfo    = socket=/run/m,cred_expire=5\nKillWait    = 3 sec\n"
       "SlurmdTimeoutX = 9 sec\nSlurmdTimeout  = 300 sec\n");

@@ -68,7 +68,7 @@ def check_doctor(lab, swax):
     rows = {row["check"]: row for row in json.loads(done.stdout)["checks"]}
     for name, words in (("Slurm", "22.05"), ("slurmctld", "UP"), ("squeue", "0 jobs"),
                         ("partitions", "main* 4 of 4 nodes"), ("requeue", "about 6 s"),
-                        ("lost node", "after 2 s")):
+                        ("lost node", "after 2 s"), ("srun --mpi", "pmix: ")):
         check(name in rows and rows[name]["fits"] and words in rows[name]["found"],
               f"doctor --slurm, row {name}: {rows.get(name)}")
     check(lab.work in rows["all nodes see"]["found"], f"{rows['all nodes see']}")
