@@ -7,7 +7,7 @@ costs nothing. The package (PyPI: mlstm-kernels, NXAI Community License) is used
 from typing import Tuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, library
 
 CHUNK = 128  # the backward of larger chunks is wrong in the package
 
@@ -32,8 +32,8 @@ def register():
             qk_scale=q.shape[-1] ** -0.5, chunk_size=chunk, eps=eps)
         return r[0], r[1], r[2], r[3].to(i.dtype), r[4].to(f.dtype)
 
-    op = torch.library.custom_op("mlstm_bench::forward", forward, mutates_args=())
-    op_gradients = torch.library.custom_op("mlstm_bench::gradients", gradients, mutates_args=())
+    op = library.custom_op("mlstm_bench::forward", forward, mutates_args=())
+    op_gradients = library.custom_op("mlstm_bench::gradients", gradients, mutates_args=())
 
     @op.register_fake
     def _(q, k, v, i, f, chunk, eps):
