@@ -117,31 +117,21 @@ def measure(net, opt, name, window, form, length, warm, steps, reduce):
     torch.cuda.reset_peak_memory_stats()
     data = single.tokens_of(net.vocab, length)
     params = list(net.parameters())
-    events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(warm + steps)]
-    losses = []
-    for n, (begin, end) in enumerate(events):
-        batch = data[n % 4]
-        begin.record()
+
+    def one(batch):
         loss = net(batch[:, :-1], batch[:, 1:], window)
         loss.backward()
         nn.utils.clip_grad_norm_(params, 1.0)
         opt.step()
         opt.zero_grad(set_to_none=True)
-        end.record()
-        losses.append(loss.detach())
-        if n < warm or n % 4 == 3:
-            torch.cuda.synchronize()
-    torch.cuda.synchronize()
-    first, last = float(losses[0]), float(losses[-1])
-    if not (0.0 < first < 100.0 and 0.0 < last < 100.0):
-        raise RuntimeError(f"losses {first} and {last}: this is no training")
-    times = [a.elapsed_time(b) for a, b in events[warm:]]
+        return loss
+
+    times, first, last = single.time_steps(one, data, warm, steps)
     if times and dist.get_rank() == 0:
-        ms, ranks = statistics.median(times), dist.get_world_size()
+        rate = length / statistics.median(times) * 1e3
+        ranks = dist.get_world_size()
         single.emit(kind="fsdp2", model=name, window=window, attention=form, ranks=ranks, reduce=reduce,
-                    ms=round(ms, 2), tokens_s=round(ranks * length / ms * 1e3), tokens_s_gpu=round(length / ms * 1e3),
-                    fastest=round(min(times), 2), slowest=round(max(times), 2), loss_first=round(first, 4),
-                    loss_last=round(last, 4), peak_gib=round(torch.cuda.max_memory_allocated() / 2**30, 2))
+                    tokens_s=round(ranks * rate), tokens_s_gpu=round(rate), **single.figures(times, first, last))
 
 
 def past(budget):

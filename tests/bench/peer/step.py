@@ -34,20 +34,13 @@ def tokens_of(vocab, length):
     return [(x.pow(3) * vocab).long().clamp_(0, vocab - 1) for x in u]
 
 
-def measure(net, opt, name, window, form, length, warm, steps):
-    net.use_attention(form)
-    gc.collect()
-    torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
-    data = tokens_of(net.c.vocab, length)
+def time_steps(one, data, warm, steps):
+    """Calls one(tokens) warm + steps times. Times in ms of the latter, and the first and last loss."""
     events = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(warm + steps)]
     losses = []
     for n, (begin, end) in enumerate(events):
-        batch = data[n % 4]
         begin.record()
-        loss = net(batch[:, :-1], batch[:, 1:], window)
-        loss.backward()
-        opt.step()
+        loss = one(data[n % len(data)])
         end.record()
         losses.append(loss.detach())
         if n < warm or n % 4 == 3:
@@ -56,12 +49,33 @@ def measure(net, opt, name, window, form, length, warm, steps):
     first, last = float(losses[0]), float(losses[-1])
     if not (0.0 < first < 100.0 and 0.0 < last < 100.0):
         raise RuntimeError(f"losses {first} and {last}: this is no training")
-    times = [a.elapsed_time(b) for a, b in events[warm:]]
+    return [a.elapsed_time(b) for a, b in events[warm:]], first, last
+
+
+def figures(times, first, last):
+    """What every result says of its steps."""
+    return dict(ms=round(statistics.median(times), 2), fastest=round(min(times), 2), slowest=round(max(times), 2),
+                loss_first=round(first, 4), loss_last=round(last, 4),
+                peak_gib=round(torch.cuda.max_memory_allocated() / 2**30, 2))
+
+
+def measure(net, opt, name, window, form, length, warm, steps):
+    net.use_attention(form)
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    data = tokens_of(net.c.vocab, length)
+
+    def one(batch):
+        loss = net(batch[:, :-1], batch[:, 1:], window)
+        loss.backward()
+        opt.step()
+        return loss
+
+    times, first, last = time_steps(one, data, warm, steps)
     if times:
-        ms = statistics.median(times)
-        emit(kind="step", model=name, window=window, attention=form, ms=round(ms, 2), tokens_s=round(length / ms * 1e3),
-             fastest=round(min(times), 2), slowest=round(max(times), 2), loss_first=round(first, 4),
-             loss_last=round(last, 4), peak_gib=round(torch.cuda.max_memory_allocated() / 2**30, 2))
+        emit(kind="step", model=name, window=window, attention=form,
+             tokens_s=round(length / statistics.median(times) * 1e3), **figures(times, first, last))
 
 
 def main():
