@@ -13,18 +13,20 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <functional>
 #include <string>
 #include <vector>
 
 #include "kernels/cuda/cuda_backend.h"
+#include "tests/bench/cuda_nccl_calls.h"
 #include "worker/comm/local_collectives.h"
 #include "worker/comm/mpi_collectives.h"
 #include "worker/train/launcher.h"
 
 namespace swax {
 namespace {
+
+using test::nccl_status;
 
 constexpr int kSamples = 11;
 constexpr int kCallsBeside = 6;
@@ -47,12 +49,6 @@ constexpr Form kForms[] = {
     {.name = "windows", .windows = true},
     {.name = "copy engines", .windows = true, .copy_engines = true},
 };
-
-Status status_of(const char* call, ncclResult_t result) {
-  if (result == ncclSuccess) return ok();
-  return internal_error(std::string("NCCL ") + call + ": " + ncclGetErrorString(result) + " (" +
-                        ncclGetLastError(nullptr) + ")");
-}
 
 // Products of bf16 on a stream of their own.
 struct Load {
@@ -119,9 +115,9 @@ class Link {
 
 Status Link::attach(void** buffer, size_t bytes) {
   if (form_.windows) {
-    SWAX_TRY(status_of("memory", ncclMemAlloc(buffer, bytes)));
+    SWAX_TRY(nccl_status("memory", ncclMemAlloc(buffer, bytes)));
     ncclWindow_t window = nullptr;
-    SWAX_TRY(status_of(
+    SWAX_TRY(nccl_status(
         "window", ncclCommWindowRegister(comm, *buffer, bytes, &window, NCCL_WIN_COLL_SYMMETRIC)));
     if (window == nullptr) return failed_precondition("no symmetric windows here");
     windows_.push_back(window);
@@ -130,7 +126,7 @@ Status Link::attach(void** buffer, size_t bytes) {
   }
   if (form_.registered) {
     void* handle = nullptr;
-    SWAX_TRY(status_of("register", ncclCommRegister(comm, *buffer, bytes, &handle)));
+    SWAX_TRY(nccl_status("register", ncclCommRegister(comm, *buffer, bytes, &handle)));
     if (handle != nullptr) handles_.push_back(handle);
   }
   return cudaMemset(*buffer, 0, bytes) == cudaSuccess ? ok() : internal_error("memset failed");
@@ -138,17 +134,12 @@ Status Link::attach(void** buffer, size_t bytes) {
 
 Result<std::unique_ptr<Link>> Link::make(Collectives& host, const Form& form, size_t bytes) {
   std::unique_ptr<Link> link(new Link(form));
-  ncclUniqueId mine;
-  std::memset(&mine, 0, sizeof mine);
-  if (host.rank() == 0) SWAX_TRY(status_of("unique id", ncclGetUniqueId(&mine)));
-  std::vector<ncclUniqueId> all(static_cast<size_t>(host.size()));
-  SWAX_TRY(host.all_gather_host(std::as_bytes(std::span(&mine, 1)),
-                                std::as_writable_bytes(std::span(all))));
+  SWAX_ASSIGN(const ncclUniqueId id, test::nccl_unique_id(host));
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   if (form.ctas > 0) config.maxCTAs = form.ctas;
   if (form.copy_engines) config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
-  SWAX_TRY(status_of(
-      "start", ncclCommInitRankConfig(&link->comm, host.size(), all[0], host.rank(), &config)));
+  SWAX_TRY(nccl_status("start",
+                       ncclCommInitRankConfig(&link->comm, host.size(), id, host.rank(), &config)));
   SWAX_TRY(link->attach(&link->send, bytes));
   SWAX_TRY(link->attach(&link->recv, bytes));
   return link;
@@ -192,7 +183,7 @@ Result<double> Bench::alone_ms(const Call& call, int calls) {
   for (int i = 0; i < kSamples; ++i) {
     SWAX_TRY(host_.barrier());
     cudaEventRecord(begin_, stream_);
-    for (int c = 0; c < calls; ++c) SWAX_TRY(status_of("call", call()));
+    for (int c = 0; c < calls; ++c) SWAX_TRY(nccl_status("call", call()));
     cudaEventRecord(end_, stream_);
     if (cudaStreamSynchronize(stream_) != cudaSuccess) return internal_error("a call failed");
     float ms = 0.0F;
@@ -211,7 +202,7 @@ Result<double> Bench::beside_ms(const Call& call, int calls) {
     SWAX_TRY(host_.barrier());
     cudaEventRecord(products_begin_, products);
     SWAX_TRY(load_.run(2));
-    for (int c = 0; c < calls; ++c) SWAX_TRY(status_of("call", call()));
+    for (int c = 0; c < calls; ++c) SWAX_TRY(nccl_status("call", call()));
     SWAX_TRY(load_.run(kProductsBeside - 2));
     cudaEventRecord(products_end_, products);
     if (cudaDeviceSynchronize() != cudaSuccess) return internal_error("a call failed");
@@ -249,7 +240,7 @@ Status Bench::form(const Form& form, size_t elements) {
        }},
   };
   for (const Row& row : rows) {
-    SWAX_TRY(status_of(row.what, row.call()));  // makes what it needs
+    SWAX_TRY(nccl_status(row.what, row.call()));  // makes what it needs
     SWAX_ASSIGN(const double one, alone_ms(row.call, 1));
     SWAX_ASSIGN(const double many, alone_ms(row.call, 8));
     SWAX_ASSIGN(const double products, beside_ms(row.call, 0));
