@@ -101,37 +101,47 @@ TEST(NcclCollectives, EveryNumberOfRanksHolds) {
   }
 }
 
-TEST(NcclCollectives, AHungCallEndsWithinItsLimitAndNamesTheLateRank) {
-  const Gpus gpus(kRanksMax);
-  const size_t ranks = gpus.backends.size();
-  if (ranks < 2) GTEST_SKIP() << "needs 2 GPUs: " << gpus.reason;
-  constexpr int64_t kLimitMs = 2000;
-  on_each_rank(pointers(gpus, ranks), [&](Collectives& host, Backend& backend) {
+constexpr int64_t kLimitMs = 2000;
+
+// Runs body(collectives, backend, stream, memory) on every rank; calls have the limit of above.
+template <typename Body>
+void with_limit(const Gpus& gpus, Body body) {
+  on_each_rank(pointers(gpus, gpus.backends.size()), [&](Collectives& host, Backend& backend) {
     NcclOptions options;
     options.call_ms_max = kLimitMs;
     auto made = make_nccl_collectives(backend, host, options);
     ASSERT_TRUE(made.ok()) << made.status().to_string();
-    Collectives& c = **made;
     auto stream = backend.make_stream();
     auto memory = backend.allocate(1 << 20, MemoryKind::kDevice);
     ASSERT_TRUE(stream.ok() && memory.ok());
-    for (int i = 0; i < 3; ++i) ASSERT_TRUE(gather(c, backend, **stream, *memory).ok());
-    ASSERT_TRUE(backend.sync(**stream).ok());
+    body(**made, backend, **stream, *memory);
+  });
+}
+void sleep_beyond_limit() { std::this_thread::sleep_for(std::chrono::milliseconds(2 * kLimitMs)); }
+void expect_ended_at_limit(int64_t begin_ms) {
+  const int64_t took_ms = SystemClock().monotonic_ms() - begin_ms;
+  EXPECT_GE(took_ms, kLimitMs);
+  EXPECT_LE(took_ms, kLimitMs + 5000);
+}
+
+TEST(NcclCollectives, AHungCallEndsWithinItsLimitAndNamesTheLateRank) {
+  const Gpus gpus(kRanksMax);
+  if (gpus.backends.size() < 2) GTEST_SKIP() << "needs 2 GPUs: " << gpus.reason;
+  with_limit(gpus, [](Collectives& c, Backend& backend, Stream& stream, const Buffer& memory) {
+    for (int i = 0; i < 3; ++i) ASSERT_TRUE(gather(c, backend, stream, memory).ok());
+    ASSERT_TRUE(backend.sync(stream).ok());
     ASSERT_TRUE(c.barrier().ok());
-    SystemClock clock;
-    const int64_t begin_ms = clock.monotonic_ms();
-    if (host.rank() == 1) {
+    const int64_t begin_ms = SystemClock().monotonic_ms();
+    if (c.rank() == 1) {
       // A rank that hangs on its host: only its watchdog lives.
-      std::this_thread::sleep_for(std::chrono::milliseconds(2 * kLimitMs));
+      sleep_beyond_limit();
     } else {
-      const auto hung = gather(c, backend, **stream, *memory);
+      const auto hung = gather(c, backend, stream, memory);
       ASSERT_TRUE(hung.ok() || hung.status().code() == Code::kUnavailable);
-      ASSERT_TRUE(backend.sync(**stream).ok());
-      const int64_t took_ms = clock.monotonic_ms() - begin_ms;
-      EXPECT_GE(took_ms, kLimitMs);
-      EXPECT_LE(took_ms, kLimitMs + 5000);
+      ASSERT_TRUE(backend.sync(stream).ok());
+      expect_ended_at_limit(begin_ms);
     }
-    const auto later = gather(c, backend, **stream, *memory);
+    const auto later = gather(c, backend, stream, memory);
     EXPECT_EQ(later.status().code(), Code::kUnavailable);
     EXPECT_NE(later.status().message().find("late: rank 1 (has asked for 4 of 5 calls)"),
               std::string::npos)
@@ -142,36 +152,21 @@ TEST(NcclCollectives, AHungCallEndsWithinItsLimitAndNamesTheLateRank) {
 
 TEST(NcclCollectives, AHungHostCallEndsWithinItsLimitAndNamesTheLateRank) {
   const Gpus gpus(kRanksMax);
-  const size_t ranks = gpus.backends.size();
-  if (ranks < 2) GTEST_SKIP() << "needs 2 GPUs: " << gpus.reason;
-  constexpr int64_t kLimitMs = 2000;
-  on_each_rank(pointers(gpus, ranks), [&](Collectives& host, Backend& backend) {
-    NcclOptions options;
-    options.call_ms_max = kLimitMs;
-    auto made = make_nccl_collectives(backend, host, options);
-    ASSERT_TRUE(made.ok()) << made.status().to_string();
-    Collectives& c = **made;
-    auto stream = backend.make_stream();
-    auto memory = backend.allocate(1 << 20, MemoryKind::kDevice);
-    ASSERT_TRUE(stream.ok() && memory.ok());
+  if (gpus.backends.size() < 2) GTEST_SKIP() << "needs 2 GPUs: " << gpus.reason;
+  with_limit(gpus, [](Collectives& c, Backend& backend, Stream& stream, const Buffer& memory) {
     // Before the first device call ranks may be as late as they like.
-    if (host.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(2 * kLimitMs));
+    if (c.rank() == 1) sleep_beyond_limit();
     ASSERT_TRUE(c.barrier().ok());
-    ASSERT_TRUE(gather(c, backend, **stream, *memory).ok());
-    ASSERT_TRUE(backend.sync(**stream).ok());
+    ASSERT_TRUE(gather(c, backend, stream, memory).ok());
+    ASSERT_TRUE(backend.sync(stream).ok());
     ASSERT_TRUE(c.barrier().ok());
-    SystemClock clock;
-    const int64_t begin_ms = clock.monotonic_ms();
-    if (host.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(2 * kLimitMs));
+    const int64_t begin_ms = SystemClock().monotonic_ms();
+    if (c.rank() == 1) sleep_beyond_limit();
     const Status hung = c.barrier();
     EXPECT_EQ(hung.code(), Code::kUnavailable);
     EXPECT_NE(hung.message().find("late: rank 1 (has made 2 of 3 host calls)"), std::string::npos)
         << hung.message();
-    if (host.rank() != 1) {
-      const int64_t took_ms = clock.monotonic_ms() - begin_ms;
-      EXPECT_GE(took_ms, kLimitMs);
-      EXPECT_LE(took_ms, kLimitMs + 5000);
-    }
+    if (c.rank() != 1) expect_ended_at_limit(begin_ms);
   });
 }
 
