@@ -1,5 +1,6 @@
 """Goal: `swax generate` needs the same memory for 100 and for 10,000 tokens, and a longer text begins
-with the shorter one; a coordinator's state and store give the same text as a run's folder. Method:
+with the shorter one; a coordinator's state and store give the same text as a run's folder; in one
+file with what it says beside the text, the text ends first. Method:
 three steps of training, then the real program; the kernel's peak of the resident memory of each (it
 is the whole process: a token that kept anything would show)."""
 import os
@@ -12,13 +13,13 @@ from swax_e2e import check, say
 DIFFERENCE_KIB = 2 * 1024
 
 
-def generate(bin_folder, state, tokens, *more):
-    """The text and the peak of the resident memory in KiB."""
+def generate(bin_folder, state, tokens, *more, outputs=(1,)):
+    """What it writes to these descriptors and the peak of the resident memory in KiB."""
     read, write = os.pipe()
     words = [os.path.join(bin_folder, "swax"), "generate", "--state", state, "--prompt", "In the",
              "--tokens", str(tokens), "--seed", "3", *more]
     pid = os.posix_spawn(words[0], words, os.environ,
-                         file_actions=[(os.POSIX_SPAWN_DUP2, write, 1)])
+                         file_actions=[(os.POSIX_SPAWN_DUP2, write, fd) for fd in outputs])
     os.close(write)
     with os.fdopen(read, "rb") as pipe:
         text = pipe.read()
@@ -43,6 +44,8 @@ def body(bin_folder, folder):
     check(min(few, many) > own, f"{few} and {many} KiB cannot be told from this script's {own} KiB")
     check(abs(many - few) <= DIFFERENCE_KIB, f"{few} and {many} KiB")
     check(long.startswith(short.rstrip(b"\n")), "the longer text begins in another way")
+    both, _ = generate(bin_folder, state, 100, outputs=(1, 2))
+    check(both == short + b"checkpoint of step 3\n", f"text and message in one file: {both[-80:]}")
     service = os.path.join(folder, "service")  # the same records, where a coordinator has them
     shutil.copytree(os.path.join(state, "coordinator", "kv"), os.path.join(service, "kv"))
     same, _ = generate(bin_folder, service, 100, "--store", os.path.join(state, "store"))

@@ -347,6 +347,7 @@ int generate_text(const GenerateArguments& args) {
     return exit_code_of_verb(result.status());
   }
   std::fputc('\n', stdout);
+  std::fflush(stdout);  // where both go to one file, the text ends first
   std::fprintf(stderr, "checkpoint of step %lld\n", static_cast<long long>(*result));
   return 0;
 }
