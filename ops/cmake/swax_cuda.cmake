@@ -62,8 +62,8 @@ if(SWAX_CUDA_ENABLED)
     file(STRINGS ${SWAX_NCCL_INCLUDE}/nccl.h swax_nccl_lines REGEX "^#define NCCL_(MAJOR|MINOR) ")
     string(REGEX REPLACE "[^0-9;]" "" swax_nccl_version "${swax_nccl_lines}")
     string(REPLACE ";" "." swax_nccl_version "${swax_nccl_version}")
-    if(swax_nccl_version VERSION_LESS 2.19) # the first with ncclCommRegister
-      set(swax_nccl_miss "${SWAX_NCCL_INCLUDE}/nccl.h is ${swax_nccl_version}: must be 2.19 or newer")
+    if(swax_nccl_version VERSION_LESS 2.28) # the first whose copy engines move collectives
+      set(swax_nccl_miss "${SWAX_NCCL_INCLUDE}/nccl.h is ${swax_nccl_version}: must be 2.28 or newer")
     endif()
   endif()
   if(swax_nccl_miss)

@@ -31,6 +31,9 @@ class WayCollectives final : public Collectives {
       : inner_(inner), backend_(backend), ways_(ways) {}
   int rank() const override { return inner_.rank(); }
   int size() const override { return inner_.size(); }
+  Result<Buffer> allocate(Backend& backend, int64_t bytes) override {
+    return inner_.allocate(backend, bytes);
+  }
   Status register_buffer(Tensor t) override { return inner_.register_buffer(t); }
   Result<Event> all_gather(Stream& s, Tensor shard, Tensor full) override {
     if (ways_.now == Way::kNothing) return backend_.record(s);

@@ -11,7 +11,7 @@
 #   7b           7B over all GPUs, the first form of recompute that fits
 #   checkpoints  1.4B: saves under load
 #   restart      1.4B: from kill -9 of a rank to the next new step
-#   settings     1.4B with 8 layers: buffers registered or not, thread blocks, prefetch, weights given back
+#   settings     1.4B with 8 layers: copy engines or thread blocks, prefetch, weights given back
 #   links        collectives alone and beside products, over the forms that NCCL has for them
 # Without PART: all, in this order. Results on stdout, logs in $SPEED_OUT (./speed-results).
 # SPEED_SECONDS: starts no part that may not end within so many seconds (3600). SPEED_FOLDER: where checkpoints
@@ -130,12 +130,12 @@ part_restart() {
     --set checkpoint.keep_latest_k=1
 }
 
-# setting NAME [NCCL_VARIABLE=VALUE | --set KEY=VALUE]: what differs from the form that is kept
+# setting NAME [VARIABLE=VALUE | --set KEY=VALUE]: what differs from the form that is kept
 setting() {
   local name=$1 variable=()
   shift
   case ${1:-} in
-    NCCL_*) variable=("$1") && shift ;;
+    NCCL_* | SWAX_*) variable=("$1") && shift ;;
   esac
   launch "$most"
   measured "settings-$name" 14 "^window" env "${variable[@]}" "${launcher[@]}" "$bench" "$jobs/swax-1.4b.toml" 33 \
@@ -144,13 +144,9 @@ setting() {
 
 part_settings() {
   setting kept
-  setting ctas-8 NCCL_MAX_CTAS=8
-  setting ctas-16 NCCL_MAX_CTAS=16
-  setting unregistered NCCL_LOCAL_REGISTER=0
+  setting no-copy-engines SWAX_COMM_COPY_ENGINES=0
   setting given-back --set parallelism.fsdp_reshard_after_forward=always
   setting no-prefetch --set parallelism.prefetch=0
-  setting ctas-4 NCCL_MAX_CTAS=4
-  setting efficiency NCCL_CTA_POLICY=1
 }
 
 part_links() {

@@ -74,8 +74,8 @@ class DeviceContract {
     const int64_t full = full_elements() * 8;
     SWAX_ASSIGN(compute_, backend_.make_stream());
     SWAX_ASSIGN(comm_, backend_.make_stream());
-    SWAX_ASSIGN(send_, backend_.allocate(full, MemoryKind::kDevice));
-    SWAX_ASSIGN(recv_, backend_.allocate(full, MemoryKind::kDevice));
+    SWAX_ASSIGN(send_, c_.allocate(backend_, full));
+    SWAX_ASSIGN(recv_, c_.allocate(backend_, full));
     SWAX_ASSIGN(delay_, backend_.allocate(options_.delay_bytes, MemoryKind::kDevice));
     SWAX_ASSIGN(poison_, backend_.allocate(full, MemoryKind::kPinned));
     SWAX_ASSIGN(inputs_, backend_.allocate(full * options_.rounds, MemoryKind::kPinned));

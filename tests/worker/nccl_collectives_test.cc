@@ -56,8 +56,10 @@ std::vector<Backend*> pointers(const Gpus& gpus, size_t ranks) {
   return out;
 }
 
-void expect_contract(Collectives& host, Backend& backend) {
-  auto made = make_nccl_collectives(backend, host);
+void expect_contract(Collectives& host, Backend& backend, bool copy_engines) {
+  NcclOptions options;
+  options.copy_engines = copy_engines;
+  auto made = make_nccl_collectives(backend, host, options);
   ASSERT_TRUE(made.ok()) << made.status().to_string();
   EXPECT_EQ((*made)->rank(), host.rank());
   EXPECT_EQ((*made)->size(), host.size());
@@ -78,7 +80,11 @@ Result<Event> gather(Collectives& c, Backend& backend, Stream& s, const Buffer& 
 TEST(NcclCollectives, OneRankHolds) {
   const Gpus gpus(1);
   if (gpus.backends.empty()) GTEST_SKIP() << gpus.reason;
-  on_each_rank(pointers(gpus, 1), expect_contract);
+  for (const bool copy_engines : {false, true}) {
+    on_each_rank(pointers(gpus, 1), [&](Collectives& host, Backend& backend) {
+      expect_contract(host, backend, copy_engines);
+    });
+  }
 }
 
 TEST(NcclCollectives, RanksThatShareAGpuAreRefused) {
@@ -97,7 +103,11 @@ TEST(NcclCollectives, EveryNumberOfRanksHolds) {
   const Gpus gpus(kRanksMax);
   if (gpus.backends.size() < 2) GTEST_SKIP() << "needs 2 GPUs: " << gpus.reason;
   for (size_t ranks = 2; ranks <= gpus.backends.size(); ++ranks) {
-    on_each_rank(pointers(gpus, ranks), expect_contract);
+    for (const bool copy_engines : {false, true}) {
+      on_each_rank(pointers(gpus, ranks), [&](Collectives& host, Backend& backend) {
+        expect_contract(host, backend, copy_engines);
+      });
+    }
   }
 }
 

@@ -13,6 +13,7 @@
 #include <span>
 #include <string_view>
 
+#include "kernels/backend.h"
 #include "kernels/device.h"
 #include "kernels/tensor.h"
 #include "proto/base/status.h"
@@ -24,6 +25,11 @@ class Collectives {
   virtual ~Collectives() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
+  // Device memory for an exchange buffer: of `backend`, or where device calls move it best. Every
+  // rank asks for the same sizes in the same order; the collectives outlive it.
+  virtual Result<Buffer> allocate(Backend& backend, int64_t bytes) {
+    return backend.allocate(bytes, MemoryKind::kDevice);
+  }
   // Called once for each exchange buffer before its first use; optional, default: nothing.
   virtual Status register_buffer(Tensor) { return ok(); }
   // full [W*S] := shard of rank 0, of rank 1, ...; shard may be the rank's own part of full. Same

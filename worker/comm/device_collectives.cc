@@ -16,17 +16,23 @@ namespace {
 
 constexpr int64_t kLimitMsMin = 1'000, kLimitMsMax = 3'600'000;
 
+// A number of the environment, `value` where there is none.
+Status read_number(const char* name, int64_t min, int64_t max, int64_t* value) {
+  const char* const text = std::getenv(name);
+  if (text == nullptr) return ok();
+  const char* const end = text + std::strlen(text);
+  const auto [stop, error] = std::from_chars(text, end, *value);
+  if (error == std::errc() && stop == end && *value >= min && *value <= max) return ok();
+  return invalid_argument(std::string(name) + "=" + printable(text) + ": must be " + to_text(min) +
+                          ".." + to_text(max));
+}
+
 Result<NcclOptions> options_of_environment() {
   NcclOptions options;
-  const char* text = std::getenv("SWAX_COMM_LIMIT_MS");
-  if (text == nullptr) return options;
-  const char* end = text + std::strlen(text);
-  const auto [stop, error] = std::from_chars(text, end, options.call_ms_max);
-  if (error != std::errc() || stop != end || options.call_ms_max < kLimitMsMin ||
-      options.call_ms_max > kLimitMsMax) {
-    return invalid_argument("SWAX_COMM_LIMIT_MS=" + printable(text) + ": must be " +
-                            to_text(kLimitMsMin) + ".." + to_text(kLimitMsMax));
-  }
+  SWAX_TRY(read_number("SWAX_COMM_LIMIT_MS", kLimitMsMin, kLimitMsMax, &options.call_ms_max));
+  int64_t copy_engines = 1;
+  SWAX_TRY(read_number("SWAX_COMM_COPY_ENGINES", 0, 1, &copy_engines));
+  options.copy_engines = copy_engines != 0;
   return options;
 }
 

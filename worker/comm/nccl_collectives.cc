@@ -16,6 +16,7 @@
 #include "proto/base/log.h"
 #include "proto/base/text.h"
 #include "worker/comm/nccl_call_watch.h"
+#include "worker/comm/nccl_memory.h"
 #include "worker/comm/nccl_start.h"
 #include "worker/comm/progress_board.h"
 
@@ -46,6 +47,7 @@ class NcclCollectives final : public Collectives {
 
   int rank() const override { return host_.rank(); }
   int size() const override { return host_.size(); }
+  Result<Buffer> allocate(Backend& backend, int64_t bytes) override;
   Status register_buffer(Tensor buffer) override;
   Result<Event> all_gather(Stream& s, Tensor shard, Tensor full) override;
   Result<Event> all_to_all(Stream& s, Tensor send, Tensor recv) override;
@@ -84,6 +86,7 @@ class NcclCollectives final : public Collectives {
   std::unique_ptr<ProgressBoard> board_;
   std::unique_ptr<NcclCallWatch> watch_;
   std::vector<void*> registered_;
+  NcclMemory memory_;
   int64_t calls_ = 0;
   std::atomic<int64_t> host_calls_{0};
   std::atomic<int64_t> host_since_ms_{-1};  // of the call that the rank's thread is in; -1: none
@@ -112,6 +115,10 @@ void NcclCollectives::fail(const std::string& reason) {
   }
   log_error("comm", "collectives end", {{"reason", reason}});
   board_->give_up(reason);
+  if (options_.copy_engines) {
+    log_flush();
+    host_.abort(reason);
+  }
   const std::lock_guard<std::mutex> lock(comm_mutex_);
   if (comm_ == nullptr) return;
   ncclCommAbort(comm_);
@@ -182,11 +189,21 @@ Status NcclCollectives::host_call(Call call) {
   return alive_still.ok() ? std::move(done) : alive_still;
 }
 
+Result<Buffer> NcclCollectives::allocate(Backend& backend, int64_t bytes) {
+  if (!options_.copy_engines) return backend.allocate(bytes, MemoryKind::kDevice);
+  return memory_.allocate(device_, bytes);
+}
+
 Status NcclCollectives::register_buffer(Tensor buffer) {
   if (!buffer.contiguous()) return invalid_argument("register_buffer: must be contiguous");
   SWAX_TRY(alive());
   const std::lock_guard<std::mutex> lock(comm_mutex_);
   SWAX_TRY(alive());
+  if (memory_.owns(buffer.data)) {
+    const ncclResult_t opened = memory_.open(comm_, buffer.data);
+    if (opened != ncclSuccess && opened != ncclInProgress) return failed("window", opened);
+    return settle("window");
+  }
   void* handle = nullptr;
   const ncclResult_t result =
       ncclCommRegister(comm_, buffer.data, static_cast<size_t>(buffer.bytes()), &handle);
@@ -216,6 +233,9 @@ Result<Event> NcclCollectives::all_to_all(Stream& s, Tensor send, Tensor recv) {
   }
   const size_t piece = static_cast<size_t>(send.bytes() / size());
   return device_call(s, "all_to_all", [&](ncclComm_t comm, cudaStream_t stream) {
+    if (options_.copy_engines) {
+      return ncclAlltoAll(send.data, recv.data, piece, ncclUint8, comm, stream);
+    }
     const auto at = [&](const Tensor& t, int p) {
       return static_cast<std::byte*>(t.data) + static_cast<size_t>(p) * piece;
     };
@@ -296,8 +316,9 @@ NcclCollectives::~NcclCollectives() {
   }
   state_changed_.notify_all();
   watchdog_.join();
-  if (comm_ == nullptr) return;
+  if (comm_ == nullptr) return;  // the process ends: a stream may use memory_ still
   for (void* handle : registered_) ncclCommDeregister(comm_, handle);
+  memory_.close(comm_);
   // Peers that are gone would be waited for without end.
   SystemClock clock;
   const int64_t end_ms = clock.monotonic_ms() + kFinalizeMs;
@@ -311,6 +332,7 @@ NcclCollectives::~NcclCollectives() {
   } else {
     ncclCommAbort(comm_);
   }
+  memory_.release();
 }
 
 }  // namespace

@@ -8,8 +8,9 @@
 // not complete after call_ms_max (the first device call starts that: what comes before may take its
 // time; `host` is aborted, too). The communicator is aborted then, so streams run empty, with
 // results that mean nothing: every later call, also of the host, answers kUnavailable with the
-// reason, which names the late ranks where they are on this host. Calls must not be captured into
-// graphs.
+// reason, which names the late ranks where they are on this host. A stream that waits for a copy
+// engine's call cannot be called back: with copy engines the log gets the reason and `host` is
+// aborted, which ends the process. Calls must not be captured into graphs.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +26,9 @@ struct NcclOptions {
   int64_t init_ms_max = 120'000;
   int64_t call_ms_max = 120'000;
   int max_ctas = 0;  // thread blocks that a call may take from the model; 0: NCCL's choice
+  // Ranks of one host move data by copy engines where they can, which takes no thread blocks.
+  // Needs ranks that are processes, whose host group ends them in abort().
+  bool copy_engines = false;
 };
 
 // Every rank calls it. The communicator is made on the device of `backend`; backend and host

@@ -5,6 +5,19 @@
 #include "worker/model/model.h"
 
 namespace swax {
+namespace {
+
+// Flat; its memory is of the kind that the ranks exchange best.
+Result<Block> make_exchange_block(RankContext& rank, DType dtype, int64_t elements) {
+  Block block;
+  if (elements == 0) return block;
+  SWAX_ASSIGN(block.buffer, rank.shard.allocate(rank.backend, elements * dtype_bytes(dtype)));
+  block.tensor = Tensor::of(block.buffer.data(), dtype, {elements});
+  SWAX_TRY(rank.shard.register_buffer(block.tensor));
+  return block;
+}
+
+}  // namespace
 
 Result<std::unique_ptr<Fsdp>> Fsdp::create(RankContext& rank, const ModelShape& shape,
                                            const Layout& layout, const SlotPlan& plan,
@@ -26,10 +39,10 @@ Result<std::unique_ptr<Fsdp>> Fsdp::create(RankContext& rank, const ModelShape& 
   SWAX_ASSIGN(self->v_, make_block(backend, DType::kF32, {self->total_}));
   self->exchanges_.resize(plan.ranks > 1 ? 2 : 1);
   for (Exchange& each : self->exchanges_) {
-    SWAX_ASSIGN(each.block, make_block(backend, DType::kF32, {flat_max}));
+    SWAX_ASSIGN(each.block, make_exchange_block(rank, DType::kF32, flat_max));
   }
   SWAX_ASSIGN(self->received_,
-              make_block(backend, DType::kF32, {plan.ranks > 1 ? flat_max : int64_t{0}}));
+              make_exchange_block(rank, DType::kF32, plan.ranks > 1 ? flat_max : int64_t{0}));
   // Padding is sent and added like everything else but enters no result; zeros keep it finite.
   std::vector<Tensor> zeroed = {self->master_.tensor, self->m_.tensor, self->v_.tensor,
                                 self->received_.tensor};
@@ -44,15 +57,11 @@ Result<std::unique_ptr<Fsdp>> Fsdp::create(RankContext& rank, const ModelShape& 
   for (int i = 0; i < slots; ++i) {
     RingSlot& slot = self->ring_[i];
     const int64_t elements = options.reshard ? flat_max : layout.units[i].flat_elements;
-    SWAX_ASSIGN(slot.block, make_block(backend, self->values_, {elements}));
-    SWAX_TRY(rank.shard.register_buffer(slot.block.tensor));
+    SWAX_ASSIGN(slot.block, make_exchange_block(rank, self->values_, elements));
     slot.views.resize(units);
     for (int unit = 0; unit < units; ++unit)
       if (options.reshard || unit == i) slot.views[unit] = self->views_of(unit, slot.block.tensor);
   }
-  for (const Exchange& each : self->exchanges_)
-    SWAX_TRY(rank.shard.register_buffer(each.block.tensor));
-  if (plan.ranks > 1) SWAX_TRY(rank.shard.register_buffer(self->received_.tensor));
   for (int unit = 0; unit < units; ++unit) {
     self->gradients_.push_back(self->gradient_places(unit));
     auto& gaps = self->padding_.emplace_back();
