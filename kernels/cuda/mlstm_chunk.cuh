@@ -29,18 +29,17 @@ __device__ T mlstm_scan(T value, int low, T* shared, const F& f) {
   return value;
 }
 
-// A block of the kernels that give rows: a half of the tokens of a chunk, and the columns that they
-// see or are seen by, in tiles.
+// A block of the kernel that gives rows of h: a half of the tokens of a chunk, and the keys that
+// they see, in tiles.
 struct MlstmBlock {
   int chunk, head, half;
   int token;  // first row of the block
-  int tile;   // first tile of columns, in tiles of 128 of the chunk
   int tiles;
 };
 
-// Body of these kernels. kForward: columns are the keys up to the rows, else the queries from them
-// on. produce(shared, block): one thread; consume(shared, block): the computing warpgroups.
-template <typename Shared, bool kForward, typename Produce, typename Consume>
+// Body of this kernel. produce(shared, block): one thread; consume(shared, block): the computing
+// warpgroups.
+template <typename Shared, typename Produce, typename Consume>
 __device__ __forceinline__ void run_mlstm_block(int tokens, const Produce& produce,
                                                 const Consume& consume) {
   Shared& s = shared_block<Shared>();
@@ -50,8 +49,7 @@ __device__ __forceinline__ void run_mlstm_block(int tokens, const Produce& produ
                      .head = static_cast<int>(blockIdx.y),
                      .half = half,
                      .token = chunk * kMlstmChunk + half * kTileRows,
-                     .tile = kForward ? 0 : half,
-                     .tiles = kForward ? half + 1 : 2 - half};
+                     .tiles = half + 1};
   if (b.token >= tokens) return;
   if (threadIdx.x == 0) {
     barrier_init(&s.own_full, 1);
@@ -66,7 +64,7 @@ __device__ __forceinline__ void run_mlstm_block(int tokens, const Produce& produ
       [&] { consume(s, b); });
 }
 
-// Grid of these kernels.
+// Grid of this kernel.
 inline dim3 mlstm_block_grid(const MlstmTuned& x) {
   return {static_cast<unsigned>(2 * x.chunks), static_cast<unsigned>(x.heads)};
 }

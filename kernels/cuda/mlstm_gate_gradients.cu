@@ -51,6 +51,15 @@ __device__ double key_pairs(const MlstmTuned& x, int64_t head, int c, int local)
   return sum;
 }
 
+// q dq inside the chunk, of token t: keys of the first half, and for queries of the second those of
+// the second too.
+__device__ double query_pairs(const MlstmTuned& x, int64_t head, int t) {
+  const int64_t at = head * x.tokens + t;
+  const double first = x.query_pairs[at];
+  if (t % kMlstmChunk < kMlstmChunk / 2) return first;
+  return first + x.query_pairs[int64_t{x.heads} * x.tokens + at];
+}
+
 // df of a token: pairs around it, reads of the past behind it, writes before it, the carry. Pairs
 // that do not span the token cancel in the running sum of q dq - k dk: f64 of the same f32 values.
 __global__ void gate_gradients_kernel(MlstmTuned x) {
@@ -71,7 +80,8 @@ __global__ void gate_gradients_kernel(MlstmTuned x) {
   const int64_t mirror = head * x.tokens + c * kMlstmChunk + local;
   const bool there = c * kMlstmChunk + local < x.tokens;
   const double behind =
-      there ? x.query_pairs[mirror] - pairs_of[local] + x.query_past[mirror] : 0.0;
+      there ? query_pairs(x, head, c * kMlstmChunk + local) - pairs_of[local] + x.query_past[mirror]
+            : 0.0;
   const double reads = mlstm_scan(behind, 0, sums, MlstmAdd{});
   pairs_of[local] = reads;
   __syncthreads();

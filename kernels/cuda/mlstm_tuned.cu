@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "kernels/cuda/hopper_map.h"
+#include "kernels/cuda/hopper_tile.cuh"
 #include "kernels/spec/mlstm_scratch.h"
 #include "proto/base/ids.h"
 
@@ -52,13 +53,18 @@ void take_backward(const Shape& s, Parts* parts, MlstmTuned* x) {
   const int64_t each = s.heads * s.tokens;
   x->inverse = parts->take(each);
   x->gamma = parts->take(each);
-  x->query_pairs = parts->take<double>(each);
+  x->query_pairs = parts->take<double>(2 * each);
   x->key_pairs = parts->take<double>(kMlstmPairParts * each);
   x->query_past = parts->take(each);
   x->key_past = parts->take(each);
   x->carried = parts->take(s.heads * s.chunks);
-  x->dstates =
-      reinterpret_cast<__nv_bfloat16*>(parts->take(s.chunks * s.heads * kMlstmQk * kMlstmV / 2));
+  const auto halves = [&](int64_t elements) {
+    return reinterpret_cast<__nv_bfloat16*>(parts->take(elements / 2));
+  };
+  const int64_t places = s.chunks * s.heads;
+  x->dstates = halves(places * kMlstmQk * kMlstmV);
+  x->pairs = halves(places * kMlstmTiles * kTileRows * kTileColumns);
+  x->pair_slopes = halves(places * kMlstmTiles * kTileRows * kTileColumns);
 }
 
 template <typename Args>
@@ -92,7 +98,7 @@ bool takes(const Args& a, int64_t scratch) {
   const Shape s = shape_of(a);
   return a.q_TNK.dtype == DType::kBF16 && a.states_CNKU1.dtype == DType::kBF16 &&
          a.q_TNK.dims[2] == kMlstmQk && a.v_TNU.dims[2] == kMlstmV && a.chunk == kMlstmChunk &&
-         (s.chunks + 2) * s.heads * kMlstmQk < kRowsMax && has_tile_map(a.q_TNK) &&
+         (s.chunks + 2) * s.heads * kMlstmTiles * kTileRows < kRowsMax && has_tile_map(a.q_TNK) &&
          has_tile_map(a.k_TNK) && has_tile_map(a.v_TNU) && has_tile_map(a.h_TNU) &&
          reinterpret_cast<uintptr_t>(a.states_CNKU1.data) % 16 == 0 &&
          a.scratch.elements() >= scratch;
@@ -125,7 +131,7 @@ Status launch_mlstm_tuned(CUstream_st* stream, const MlstmArgs& a) {
   SWAX_TRY(launch_mlstm_gates(stream, x, rows_of(a.k_TNK), rows_of(a.h_TNU), a.initial_state));
   SWAX_TRY(launch_mlstm_normaliser(stream, x, false, a.initial_state));
   SWAX_TRY(launch_mlstm_states(stream, x, a.h_TNU, a.v_TNU, false, a.initial_state));
-  return launch_mlstm_values(stream, x, a.q_TNK, a.k_TNK, a.v_TNU, a.h_TNU, false);
+  return launch_mlstm_values(stream, x, a.q_TNK, a.k_TNK, a.v_TNU, a.h_TNU);
 }
 
 Status launch_mlstm_backward_tuned(CUstream_st* stream, const MlstmBackwardArgs& a) {
@@ -142,9 +148,8 @@ Status launch_mlstm_backward_tuned(CUstream_st* stream, const MlstmBackwardArgs&
   SWAX_TRY(launch_mlstm_normaliser(stream, x, true, false));
   SWAX_TRY(launch_mlstm_states(stream, x, a.dv_TNU, a.dh_TNU, true, false));
   SWAX_TRY(launch_mlstm_carried(stream, x));
-  SWAX_TRY(launch_mlstm_values(stream, x, a.k_TNK, a.q_TNK, a.dh_TNU, a.dv_TNU, true));
-  SWAX_TRY(launch_mlstm_inputs(stream, x, a.dh_TNU, a.v_TNU, a.k_TNK, a.q_TNK, a.dq_TNK, false));
-  SWAX_TRY(launch_mlstm_inputs(stream, x, a.v_TNU, a.dh_TNU, a.q_TNK, a.k_TNK, a.dk_TNK, true));
+  SWAX_TRY(launch_mlstm_pairs(stream, x, a.q_TNK, a.k_TNK, a.dh_TNU, a.v_TNU));
+  SWAX_TRY(launch_mlstm_gradients(stream, x, a));
   return launch_mlstm_gate_gradients(stream, x);
 }
 

@@ -16,6 +16,9 @@ namespace swax::cuda {
 constexpr int kMlstmQk = 256;
 constexpr int kMlstmV = 512;
 constexpr int kMlstmChunk = 256;
+// Tiles of 128 queries x 128 keys of a chunk that are not empty: queries of half a with keys of
+// half b <= a is tile a + b.
+constexpr int kMlstmTiles = 3;
 constexpr int kMlstmPairParts = kMlstmChunk / 16;  // queries of a chunk, 16 for each warp
 
 // A log2 as a whole number and a rest of at most 1/2. Whole parts add exactly, so the sum of two
@@ -52,12 +55,14 @@ struct MlstmTuned {
   // Backward alone.
   float* inverse;          // 1 / (max(|den|, e^{-m}) + eps)
   float* gamma;            // gradient of den
-  double* query_pairs;     // q dq inside the chunk
+  double* query_pairs;     // [2, N, T] q dq inside the chunk, parts by halves of its keys
   double* key_pairs;       // [kMlstmPairParts, N, T] k dk inside the chunk, parts by their queries
   float* query_past;       // q dq through the state
   float* key_past;         // k dk through the state
   float* carried;          // [N, C] weight of the carry times <C' before, dC' after>
   __nv_bfloat16* dstates;  // [C, N, K, U] gradient of the state after each chunk
+  __nv_bfloat16* pairs;    // [C, N, kMlstmTiles, 128, 128] P / D inside a chunk, queries by keys
+  __nv_bfloat16* pair_slopes;  // the same of dS
   float* di;
   float* df;
 };
@@ -91,13 +96,13 @@ Status launch_mlstm_gate_gradients(CUstream_st* stream, const MlstmTuned& x);
 // States from `weighted` (keys, or queries in the backward pass) and `values` (v, or dh).
 Status launch_mlstm_states(CUstream_st* stream, const MlstmTuned& x, const Tensor& weighted,
                            const Tensor& values, bool backward, bool initial_state);
-// h (own q, other k, values v), or dv (own k, other q, values dh).
-Status launch_mlstm_values(CUstream_st* stream, const MlstmTuned& x, const Tensor& own,
-                           const Tensor& other, const Tensor& values, const Tensor& out,
-                           bool backward);
-// dq (own dh, other v, rows k), or with `keys` dk (own v, other dh, rows q). `self` is q or k.
-Status launch_mlstm_inputs(CUstream_st* stream, const MlstmTuned& x, const Tensor& own,
-                           const Tensor& other, const Tensor& rows, const Tensor& self,
-                           const Tensor& out, bool keys);
+// h.
+Status launch_mlstm_values(CUstream_st* stream, const MlstmTuned& x, const Tensor& q,
+                           const Tensor& k, const Tensor& v, const Tensor& h);
+// pairs, pair_slopes, query_pairs, key_pairs.
+Status launch_mlstm_pairs(CUstream_st* stream, const MlstmTuned& x, const Tensor& q,
+                          const Tensor& k, const Tensor& dh, const Tensor& v);
+// dq, dk, dv; query_past, key_past.
+Status launch_mlstm_gradients(CUstream_st* stream, const MlstmTuned& x, const MlstmBackwardArgs& a);
 
 }  // namespace swax::cuda

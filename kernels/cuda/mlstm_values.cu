@@ -1,6 +1,5 @@
-// Rows of h or of dv, every (chunk, head, half of its tokens) a block of its own:
-//   h  = (P V + read (Q C)) / D            rows are queries, columns the keys up to them
-//   dv = P'^T dH + write (K dC)            rows are keys, columns the queries from them on
+// Rows of h, every (chunk, head, half of its tokens) a block of its own:
+//   h = (P V + read (Q C)) / D            rows are queries, columns the keys up to them
 // P is formed once, from Q K^T, and kept in registers as the left operand; columns of the result
 // pass by in four tiles of 128.
 #include <algorithm>
@@ -21,10 +20,10 @@ constexpr int kValueTiles = kMlstmV / kTileColumns;
 constexpr int kQkTiles = kMlstmQk / kTileColumns;
 
 struct Params {
-  TensorMap own;     // q or k
-  TensorMap other;   // k or q
-  TensorMap values;  // v or dh
-  TensorMap state;   // C before or dC after the chunk: [chunks N K, U]
+  TensorMap own;     // q
+  TensorMap other;   // k
+  TensorMap values;  // v
+  TensorMap state;   // C before the chunk: [chunks N K, U]
   MlstmTuned x;
   MlstmRows out;
 };
@@ -32,11 +31,9 @@ struct Params {
 struct Shared {
   unsigned char own[kQkTiles][kTileBytes];
   TileRing<kStages> ring;
-  MlstmLog column_log[kMlstmChunk];  // forward: of keys
-  float factor[kMlstmChunk];         // backward: scale / D of queries; column_log is their row_log
-  int start[kMlstmChunk];            // backward: of queries
-  float n[kMlstmQk];                 // forward
-  float past[kTileRows];             // forward: q n
+  MlstmLog column_log[kMlstmChunk];  // of keys
+  float n[kMlstmQk];
+  float past[kTileRows];  // q n
   uint64_t own_full;
 };
 constexpr size_t kSharedBytes = sizeof(Shared);
@@ -51,7 +48,7 @@ __device__ void produce(const Params& p, Shared& s, const Block& b) {
   RingWriter<kStages> ring{s.ring};
   const int chunk_token = b.chunk * kMlstmChunk;
   for (int i = 0; i < b.tiles; ++i) {
-    const int token = chunk_token + (b.tile + i) * kTileRows;
+    const int token = chunk_token + i * kTileRows;
     for (int k = 0; k < kQkTiles; ++k) ring.put(p.other, k * kTileColumns, b.head, token);
   }
   const int state_row = (b.chunk * p.x.heads + b.head) * kMlstmQk;
@@ -60,26 +57,19 @@ __device__ void produce(const Params& p, Shared& s, const Block& b) {
       ring.put(p.state, u * kTileColumns, 0, state_row + k * kTileRows);
     }
     for (int i = 0; i < b.tiles; ++i) {
-      ring.put(p.values, u * kTileColumns, b.head, chunk_token + (b.tile + i) * kTileRows);
+      ring.put(p.values, u * kTileColumns, b.head, chunk_token + i * kTileRows);
     }
   }
 }
 
 // What the columns need, by the computing threads.
-template <bool kBackward>
 __device__ void load_columns(const Params& p, Shared& s, const Block& b) {
   const int r = static_cast<int>(threadIdx.x) - 128;
   const int t = b.chunk * kMlstmChunk + r;
   const bool real = t < p.x.tokens;
   const int64_t at = static_cast<int64_t>(b.head) * p.x.tokens + t;
-  if (kBackward) {
-    s.column_log[r] = real ? p.x.row_log[at] : MlstmLog{};
-    s.factor[r] = real ? p.x.inverse[at] * p.x.scale : 0.0F;
-    s.start[r] = real ? p.x.start[at] : INT_MAX;
-  } else {
-    s.column_log[r] = real ? p.x.column_log[at] : MlstmLog{};
-    s.n[r] = p.x.n[(static_cast<int64_t>(b.chunk) * p.x.heads + b.head) * kMlstmQk + r];
-  }
+  s.column_log[r] = real ? p.x.column_log[at] : MlstmLog{};
+  s.n[r] = p.x.n[(static_cast<int64_t>(b.chunk) * p.x.heads + b.head) * kMlstmQk + r];
   named_barrier(1, 256);
 }
 
@@ -109,11 +99,10 @@ __device__ void read_normaliser(Shared& s) {
 struct Rows {
   int index[2];  // in the chunk
   MlstmLog log[2];
-  int start[2];   // forward
+  int start[2];
   float past[2];  // weight of the state
 };
 
-template <bool kBackward>
 __device__ Rows rows_of(const Params& p, const Block& b) {
   const int part = static_cast<int>(threadIdx.x / 128 - 1) * 64;
   Rows rows{};
@@ -125,15 +114,14 @@ __device__ Rows rows_of(const Params& p, const Block& b) {
     const int64_t at = static_cast<int64_t>(b.head) * p.x.tokens + (real ? t : 0);
     rows.index[half] = r;
     rows.start[half] = real ? p.x.start[at] : INT_MAX;
-    rows.log[half] = kBackward ? p.x.column_log[at] : p.x.row_log[at];
-    rows.past[half] = kBackward ? p.x.write_weight[at] : p.x.read_weight[at];
+    rows.log[half] = p.x.row_log[at];
+    rows.past[half] = p.x.read_weight[at];
     if (!real) rows.past[half] = 0.0F;
   }
   return rows;
 }
 
 // Scores of a tile of columns become weights; sum: of each row, unrounded.
-template <bool kBackward>
 __device__ __forceinline__ void weigh(float (&s)[64], const Shared& shared, const Rows& rows,
                                       int column, float scale, float (&sum)[2]) {
 #pragma unroll
@@ -141,11 +129,10 @@ __device__ __forceinline__ void weigh(float (&s)[64], const Shared& shared, cons
     const int half = e % 4 / 2;
     const int c = column + e / 4 * 8 + lane_column() + e % 2;
     const int r = rows.index[half];
-    const bool seen = kBackward ? r >= shared.start[c] && r <= c : c >= rows.start[half] && c <= r;
-    const float factor = kBackward ? shared.factor[c] : scale;
-    const float weight = pair_weight(rows.log[half], shared.column_log[c]) * factor;
+    const bool seen = c >= rows.start[half] && c <= r;
+    const float weight = pair_weight(rows.log[half], shared.column_log[c]) * scale;
     s[e] = seen ? s[e] * weight : 0.0F;
-    if (!kBackward) sum[half] += s[e];
+    sum[half] += s[e];
   }
 }
 
@@ -167,13 +154,12 @@ __device__ void normalise(const Params& p, const Shared& s, const Block& b, cons
   }
 }
 
-template <bool kBackward>
 __device__ void consume(const Params& p, Shared& s, const Block& b) {
   const uint32_t part = computing_part() * 64;
-  const Rows rows = rows_of<kBackward>(p, b);
-  load_columns<kBackward>(p, s, b);
+  const Rows rows = rows_of(p, b);
+  load_columns(p, s, b);
   barrier_wait(&s.own_full, 0);
-  if (!kBackward) read_normaliser(s);
+  read_normaliser(s);
   RingReader<kStages> ring{s.ring};
   float acc[64];
   float sum[2] = {0.0F, 0.0F};
@@ -189,12 +175,12 @@ __device__ void consume(const Params& p, Shared& s, const Block& b) {
     }
     ring.drain();
     mma_hold(acc);
-    weigh<kBackward>(acc, s, rows, (b.tile + i) * kTileRows, p.x.scale, sum);
+    weigh(acc, s, rows, i * kTileRows, p.x.scale, sum);
 #pragma unroll
     for (int k = 0; k < 8; ++k) as_a(acc, k, weights[i][k]);
   }
-  float factor[2] = {1.0F, 1.0F};
-  if (!kBackward) normalise(p, s, b, rows, sum, factor);
+  float inverse[2];
+  normalise(p, s, b, rows, sum, inverse);
   const int token = b.token + static_cast<int>(part) + lane_row();
   for (int u = 0; u < kValueTiles; ++u) {
 #pragma unroll
@@ -217,33 +203,31 @@ __device__ void consume(const Params& p, Shared& s, const Block& b) {
     ring.drain();
     mma_hold(acc);
     store_rows(acc, p.out.data + b.head * kMlstmV + u * kTileColumns, p.out.stride, token,
-               p.x.tokens, factor[0], factor[1]);
+               p.x.tokens, inverse[0], inverse[1]);
   }
 }
 
-template <bool kBackward>
 __global__ void __launch_bounds__(kRoleThreads, 1) values_kernel(const __grid_constant__ Params p) {
-  run_mlstm_block<Shared, !kBackward>(
+  run_mlstm_block<Shared>(
       p.x.tokens, [&](Shared& s, const Block& b) { produce(p, s, b); },
-      [&](Shared& s, const Block& b) { consume<kBackward>(p, s, b); });
+      [&](Shared& s, const Block& b) { consume(p, s, b); });
 }
 
 }  // namespace
 
-Status launch_mlstm_values(CUstream_st* stream, const MlstmTuned& x, const Tensor& own,
-                           const Tensor& other, const Tensor& values, const Tensor& out,
-                           bool backward) {
+Status launch_mlstm_values(CUstream_st* stream, const MlstmTuned& x, const Tensor& q,
+                           const Tensor& k, const Tensor& v, const Tensor& h) {
   Params p{};
-  const Tensor states = Tensor::of(backward ? x.dstates : x.states, DType::kBF16,
-                                   {int64_t{x.chunks} * x.heads * kMlstmQk, 1, kMlstmV});
-  SWAX_TRY(tile_map("mlstm", own, kTileRows, &p.own));
-  SWAX_TRY(tile_map("mlstm", other, kTileRows, &p.other));
-  SWAX_TRY(tile_map("mlstm", values, kTileRows, &p.values));
+  const Tensor states =
+      Tensor::of(x.states, DType::kBF16, {int64_t{x.chunks} * x.heads * kMlstmQk, 1, kMlstmV});
+  SWAX_TRY(tile_map("mlstm", q, kTileRows, &p.own));
+  SWAX_TRY(tile_map("mlstm", k, kTileRows, &p.other));
+  SWAX_TRY(tile_map("mlstm", v, kTileRows, &p.values));
   SWAX_TRY(tile_map("mlstm", states, kTileRows, &p.state));
   p.x = x;
-  p.out = {static_cast<__nv_bfloat16*>(out.data), out.row_stride};
+  p.out = {static_cast<__nv_bfloat16*>(h.data), h.row_stride};
   const Launch l{mlstm_block_grid(x), kRoleThreads, kSharedBytes, stream};
-  return launch("mlstm", l, backward ? values_kernel<true> : values_kernel<false>, p);
+  return launch("mlstm", l, values_kernel, p);
 }
 
 }  // namespace swax::cuda
