@@ -224,6 +224,24 @@ TEST(CudaMlstm, EqualsReferenceForTheModelShape) {
   check(c);
 }
 
+// More work than a device takes at once: blocks that stay go from piece to piece, halves of chunks
+// change places, rings wrap around. The simple f32 form stands for float64, far inside the bounds.
+TEST(CudaMlstm, EqualsTheSimpleFormOverManyChunks) {
+  SWAX_NEED_DEVICE();
+  MlstmCase c{.tokens = 2850, .heads = 5, .qk = 256, .v = 512, .chunk = 256};
+  c.reset = doc_starts(c.tokens, {700, 701, 1536, 2600});
+  const MlstmInputs in = bf16_inputs(c);
+  const Outputs f32 = run(c, in, DType::kF32, MlstmForm::kSimple);
+  const Outputs simple = run(c, in, DType::kBF16, MlstmForm::kSimple);
+  const Outputs chosen = run(c, in, DType::kBF16, MlstmForm::kAuto);
+  for (size_t j = 0; j < f32.size(); ++j) {
+    const std::vector<double> want(f32[j].values.begin(), f32[j].values.end());
+    const double error = rel_error(std::span<const float>(simple[j].values), want);
+    EXPECT_TRUE(tensor_near("chosen bf16 " + f32[j].name, chosen[j].values, want,
+                            tuned_bound(error) + rounding_bound(c.chunk + c.qk, j < 4 ? 8 : 16)));
+  }
+}
+
 TEST(CudaMlstm, HoldsAtTheGateCapsInTheModelShape) {
   SWAX_NEED_DEVICE();
   MlstmCase c{.tokens = 300, .heads = 1, .qk = 256, .v = 512, .chunk = 256};
