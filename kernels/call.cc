@@ -83,8 +83,8 @@ void put_members(Words& w, const SwaArgs& args) {
   put_all(w, a, b, c, d, e, f, g, h);
 }
 void put_members(Words& w, const SwaBackwardArgs& args) {
-  const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m] = args;
-  put_all(w, a, b, c, d, e, f, g, h, i, j, k, l, m);
+  const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o] = args;
+  put_all(w, a, b, c, d, e, f, g, h, i, j, k, l, m, n, o);
 }
 void put_members(Words& w, const MlstmGatesArgs& args) {
   const auto& [a, b, c, d, e, f, g, h] = args;

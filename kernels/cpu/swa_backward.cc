@@ -141,11 +141,11 @@ void key_head(GemmForm form, const SwaBackwardArgs& a, int64_t kv_head) {
 
 }  // namespace
 
-Status CpuBackend::swa_backward(Stream&, const SwaBackwardArgs& a) {
+Status CpuBackend::swa_backward(Stream& s, const SwaBackwardArgs& a) {
   SWAX_TRY(validate(a));
-  SWAX_TRY(
-      need_data("swa_backward", {&a.q_THE, &a.k_TGE, &a.v_TGE, &a.doc_start_T, &a.o_THE, &a.lse_TH,
-                                 &a.do_THE, &a.dq_THE, &a.dk_TGE, &a.dv_TGE, &a.scratch}));
+  SWAX_TRY(need_data("swa_backward",
+                     {&a.q_THE, &a.k_TGE, &a.v_TGE, &a.doc_start_T, &a.o_THE, &a.lse_TH, &a.do_THE,
+                      &a.dq_THE, &a.dk_TGE, &a.dv_TGE, &a.scratch, &a.cos_TP, &a.sin_TP}));
   const int64_t tokens = a.q_THE.dims[0];
   const int64_t heads = a.q_THE.dims[1];
   constexpr int64_t kRows = 64;
@@ -158,7 +158,9 @@ Status CpuBackend::swa_backward(Stream&, const SwaBackwardArgs& a) {
     }
   });
   pool_.run(a.k_TGE.dims[1], [&](int64_t kv_head, int) { key_head(form_, a, kv_head); });
-  return ok();
+  if (a.cos_TP.empty()) return ok();
+  SWAX_TRY(rope(s, {.x_THE = a.dq_THE, .cos_TP = a.cos_TP, .sin_TP = a.sin_TP, .inverse = true}));
+  return rope(s, {.x_THE = a.dk_TGE, .cos_TP = a.cos_TP, .sin_TP = a.sin_TP, .inverse = true});
 }
 
 }  // namespace swax::cpu

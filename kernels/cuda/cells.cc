@@ -14,9 +14,9 @@ Status CudaBackend::swa(Stream& s, const SwaArgs& a) {
 
 Status CudaBackend::swa_backward(Stream& s, const SwaBackwardArgs& a) {
   SWAX_TRY(validate(a));
-  SWAX_TRY(
-      need_data("swa_backward", {&a.q_THE, &a.k_TGE, &a.v_TGE, &a.doc_start_T, &a.o_THE, &a.lse_TH,
-                                 &a.do_THE, &a.dq_THE, &a.dk_TGE, &a.dv_TGE, &a.scratch}));
+  SWAX_TRY(need_data("swa_backward",
+                     {&a.q_THE, &a.k_TGE, &a.v_TGE, &a.doc_start_T, &a.o_THE, &a.lse_TH, &a.do_THE,
+                      &a.dq_THE, &a.dk_TGE, &a.dv_TGE, &a.scratch, &a.cos_TP, &a.sin_TP}));
   return launch_swa_backward(raw(s), a);
 }
 

@@ -19,6 +19,7 @@ Status params_of(const SwaBackwardArgs& a, SwaBackwardParams* p) {
   SWAX_TRY(tile_map(kOp, a.do_THE, kSwaQueryTile, &p->do_small));
   p->band = {static_cast<const int32_t*>(a.doc_start_T.data), static_cast<int>(a.q_THE.dims[0]),
              static_cast<int>(std::min(a.window, a.q_THE.dims[0]))};
+  p->turn = {a.cos_TP.f32(), a.sin_TP.f32(), a.cos_TP.row_stride, a.sin_TP.row_stride};
   p->lse = a.lse_TH.f32();
   p->delta = a.scratch.f32();
   p->o = static_cast<const __nv_bfloat16*>(a.o_THE.data);
@@ -37,12 +38,19 @@ Status params_of(const SwaBackwardArgs& a, SwaBackwardParams* p) {
   return ok();
 }
 
+// Angles are read two at a time. Absent ones fit.
+bool has_pairs(const Tensor& table_TP) {
+  constexpr int64_t kAlign = 8;
+  return reinterpret_cast<uintptr_t>(table_TP.data) % kAlign == 0 && table_TP.row_stride % 2 == 0;
+}
+
 }  // namespace
 
 bool swa_tuned_takes(const SwaBackwardArgs& a) {
   const SwaArgs forward{a.q_THE, a.k_TGE, a.v_TGE, {}, a.o_THE, {}, a.window, a.scale};
   return swa_tuned_takes(forward) && has_tile_map(a.do_THE) && has_tile_map(a.dq_THE) &&
-         has_tile_map(a.dk_TGE) && has_tile_map(a.dv_TGE);
+         has_tile_map(a.dk_TGE) && has_tile_map(a.dv_TGE) && has_pairs(a.cos_TP) &&
+         has_pairs(a.sin_TP);
 }
 
 Status launch_swa_backward_tuned(CUstream_st* stream, const SwaBackwardArgs& a) {

@@ -16,6 +16,40 @@ namespace swax::cuda {
 
 constexpr int kSwaQueryTile = 64;  // of the second kernel
 
+// Angles of the rows of dq and dk, which leave turned back by them; cos null: they stay.
+struct SwaTurn {
+  const float* cos;  // [T, 64]
+  const float* sin;
+  int64_t cos_stride, sin_stride;
+};
+
+// Turns the two rows of a thread's accumulator back. Columns i and i + 64, a pair of RoPE, lie in
+// one thread, so this costs the reading of the angles (from L2: all heads share them), where an op
+// of its own reads and writes dq and dk, and rounds them once more.
+__device__ __forceinline__ void turn_back(const SwaTurn& turn, int tokens, float (&d)[64],
+                                          const int (&rows)[2]) {
+  if (turn.cos == nullptr) return;
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    if (rows[half] >= tokens) continue;
+    const float* cos = turn.cos + rows[half] * turn.cos_stride + lane_column();
+    const float* sin = turn.sin + rows[half] * turn.sin_stride + lane_column();
+#pragma unroll
+    for (int g = 0; g < 8; ++g) {
+      const float2 c = *reinterpret_cast<const float2*>(cos + 8 * g);
+      const float2 s = *reinterpret_cast<const float2*>(sin + 8 * g);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        float& x = d[4 * g + 2 * half + i];
+        float& y = d[4 * (g + 8) + 2 * half + i];
+        const float turned = fmaf(y, i == 0 ? s.x : s.y, x * (i == 0 ? c.x : c.y));
+        y = fmaf(-x, i == 0 ? s.x : s.y, y * (i == 0 ? c.x : c.y));
+        x = turned;
+      }
+    }
+  }
+}
+
 struct SwaBackwardParams {
   TensorMap q;  // boxes of 128 tokens, the last two of kSwaQueryTile
   TensorMap k;
@@ -24,6 +58,7 @@ struct SwaBackwardParams {
   TensorMap q_small;
   TensorMap do_small;
   SwaBand band;
+  SwaTurn turn;
   const float* lse;  // [T, H]
   float* delta;      // [T, H]
   const __nv_bfloat16* o;

@@ -231,6 +231,7 @@ __device__ void consume(const Params& p, Shared& s) {
     s.own.done(n);
     const int64_t column = static_cast<int64_t>(x.kv_head) * kSwaSize;
     const int key = begin + lane_row();
+    turn_back(p.turn, p.band.tokens, out.dk, {key, key + 8});
     store_rows(out.dk, p.dk + column, p.dk_stride, key, p.band.tokens, p.scale, p.scale);
     store_rows(out.dv, p.dv + column, p.dv_stride, key, p.band.tokens, 1.0F, 1.0F);
     ++n;

@@ -168,6 +168,7 @@ __device__ void consume(const Params& p, Shared<kPlaces>& s) {
     attend(p, x, rows, shared_address(s.q[n % kPlaces]), shared_address(s.d_o[n % kPlaces]), ring,
            dq);
     s.own.done(n);
+    turn_back(p.turn, p.band.tokens, dq, {query, query + 8});
     store_rows(dq, p.dq + x.head * kSwaSize, p.dq_stride, query, p.band.tokens, p.scale, p.scale);
   }
 }

@@ -35,6 +35,9 @@ struct GradView {
   T* dk;
   T* dv;
   float* delta;
+  const float* cos;  // null: dq and dk stay as they are
+  const float* sin;
+  int64_t cos_stride, sin_stride;
   int64_t do_stride, dq_stride, dk_stride, dv_stride;
 };
 
@@ -139,6 +142,17 @@ __global__ void delta_kernel(GradView<T> g) {
   if (lane == 0) g.delta[row] = sum;
 }
 
+// The sum of one row of dq or dk, turned back if asked: the two halves are pairs.
+template <typename T>
+__device__ float turned(const GradView<T>& g, const float* sum, int64_t t, int64_t e) {
+  if (g.cos == nullptr) return sum[e];
+  const int64_t pairs = g.x.size / 2;
+  const int64_t i = e < pairs ? e : e - pairs;
+  const float c = g.cos[t * g.cos_stride + i];
+  const float s = g.sin[t * g.sin_stride + i];
+  return e < pairs ? fmaf(sum[i + pairs], s, sum[i] * c) : fmaf(-sum[i], s, sum[e] * c);
+}
+
 struct Pair {
   float p;
   float ds;  // gradient of q k
@@ -188,7 +202,7 @@ __global__ void dq_kernel(GradView<T> g) {
     __syncwarp();
   }
   T* dq = g.dq + t * g.dq_stride + head * x.size;
-  for (int64_t e = lane; e < x.size; e += kLanes) store_f32(dq + e, mem.sum[e]);
+  for (int64_t e = lane; e < x.size; e += kLanes) store_f32(dq + e, turned(g, mem.sum, t, e));
 }
 
 // Query heads of the group in rising order, inside a head queries in rising order.
@@ -233,7 +247,7 @@ __global__ void dk_dv_kernel(GradView<T> g) {
   }
   for (int64_t e = lane; e < x.size; e += kLanes) {
     store_f32(g.dv + j * g.dv_stride + kv_head * x.size + e, mem.sum[e]);
-    store_f32(g.dk + j * g.dk_stride + kv_head * x.size + e, mem.other[e]);
+    store_f32(g.dk + j * g.dk_stride + kv_head * x.size + e, turned(g, mem.other, j, e));
   }
 }
 
@@ -275,6 +289,10 @@ GradView<T> view_of(const SwaBackwardArgs& a) {
           .dk = as<T>(a.dk_TGE),
           .dv = as<T>(a.dv_TGE),
           .delta = as<float>(a.scratch),
+          .cos = as<float>(a.cos_TP),
+          .sin = as<float>(a.sin_TP),
+          .cos_stride = a.cos_TP.row_stride,
+          .sin_stride = a.sin_TP.row_stride,
           .do_stride = a.do_THE.row_stride,
           .dq_stride = a.dq_THE.row_stride,
           .dk_stride = a.dk_TGE.row_stride,

@@ -1,6 +1,7 @@
 #include "kernels/spec/swa.h"
 
 #include <algorithm>
+#include <string>
 
 #include "kernels/spec/checks.h"
 
@@ -60,6 +61,14 @@ Status validate(const SwaBackwardArgs& a) {
                               {"dk_TGE", a.dk_TGE, act, {t, g, e}, kStrided},
                               {"dv_TGE", a.dv_TGE, act, {t, g, e}, kStrided}}));
   SWAX_TRY(spec::expect_optional(kOp, {"doc_start_T", a.doc_start_T, DType::kI32, {t}}));
+  if (a.cos_TP.empty() != a.sin_TP.empty()) {
+    return invalid_argument(std::string(kOp) + ": cos_TP and sin_TP: both or none");
+  }
+  if (!a.cos_TP.empty()) {
+    if (e % 2 != 0) return spec::bad_value(kOp, "head size", e, "even, to be turned");
+    SWAX_TRY(spec::expect(kOp, {{"cos_TP", a.cos_TP, kF32, {t, e / 2}, kStrided},
+                                {"sin_TP", a.sin_TP, kF32, {t, e / 2}, kStrided}}));
+  }
   if (a.scratch.dtype != kF32 || !a.scratch.contiguous() ||
       a.scratch.elements() < swa_backward_scratch(t, h)) {
     return spec::bad_value(kOp, "scratch elements", a.scratch.elements(),

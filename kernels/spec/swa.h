@@ -39,6 +39,10 @@ struct SwaBackwardArgs {
   Tensor scratch;  // f32, swa_backward_scratch(T, H) elements: delta_TH
   int64_t window = 0;
   float scale = 0.0F;
+  // Both or none: dq and dk leave turned back, as kernels/spec/rope.h does with `inverse`, so that
+  // they are the gradients of what RoPE took. Bounds: K = 2, c = 2 more.
+  Tensor cos_TP;
+  Tensor sin_TP;
 };
 // One query at `position` against a ring of the last keys: slot p % ring of k_RGE, v_RGE holds
 // position p. Attends to min(position + 1, window) keys, window <= ring. Keys are stored after

@@ -26,6 +26,10 @@ double condition(const SwaCase& c, int i) {
 
 }  // namespace
 
+reference::RopeSizes swa_rope_sizes(const SwaCase& c, int64_t heads) {
+  return {.tokens = c.tokens, .heads = heads, .dim = c.size, .first_position = 900};
+}
+
 SwaInputs swa_inputs(const SwaCase& c) {
   const int64_t q = c.tokens * c.heads * c.size;
   const int64_t kv = c.tokens * c.kv_heads * c.size;
@@ -35,7 +39,14 @@ SwaInputs swa_inputs(const SwaCase& c) {
                random_normal(1, "v", kv, draw),
                random_normal(1, "do", q, draw),
                c.reset.empty() ? std::vector<int32_t>{} : reference::first_tokens(c.reset),
-               static_cast<float>(1.0 / std::sqrt(static_cast<double>(c.size)))};
+               static_cast<float>(1.0 / std::sqrt(static_cast<double>(c.size))),
+               {},
+               {}};
+  if (c.turned) {
+    const reference::RopeTables tables = reference::rope_tables(swa_rope_sizes(c, 1));
+    for (const double x : tables.cos_TK) in.cos.push_back(static_cast<float>(x));
+    for (const double x : tables.sin_TK) in.sin.push_back(static_cast<float>(x));
+  }
   if (c.shift != 0.0) {
     const double root = std::sqrt(std::abs(c.shift) * std::sqrt(static_cast<double>(c.size)));
     set_first(in.q, c.size, root);
@@ -58,7 +69,8 @@ SwaResults swa_run(const SwaCase& c, const SwaInputs& in, DType dtype, cuda::Swa
 
 double swa_f32_bound(const SwaCase& c, int i) {
   const int64_t sum = std::min(c.window, c.tokens) + c.size;
-  return rounding_bound(sum, i < 2 ? 4 : 8) * condition(c, i);
+  const double turn = c.turned && (i == 2 || i == 3) ? rounding_bound(2, 2) : 0.0;
+  return (rounding_bound(sum, i < 2 ? 4 : 8) + turn) * condition(c, i);
 }
 // Roundings to bf16 on the way, each of at most 2^-8: o: P and o; dq, dk: o in delta, dS, the
 // result; dv: P and the result; lse has none.

@@ -7,21 +7,26 @@
 
 #include "kernels/cuda/swa.h"
 #include "tests/kernels/cuda_device.h"
+#include "tests/reference/rope.h"
 
 namespace swax::test {
 
 struct SwaCase {
   int64_t tokens, heads, kv_heads, size, window;
   std::vector<int32_t> reset = {};
-  double shift = 0.0;  // added to every logit, through element 0 of q and k
+  double shift = 0.0;   // added to every logit, through element 0 of q and k
+  bool turned = false;  // dq and dk leave turned back
 };
 
 struct SwaInputs {
   std::vector<float> q, k, v, d_o;
   std::vector<int32_t> doc_start;
   float scale;
+  std::vector<float> cos, sin;  // empty: not turned
 };
 
+// Of the tables by which dq (heads) and dk (kv_heads) are turned.
+reference::RopeSizes swa_rope_sizes(const SwaCase& c, int64_t heads);
 SwaInputs swa_inputs(const SwaCase& c);
 
 struct SwaResults {
@@ -44,6 +49,8 @@ struct SwaRig {
         dq("dq", dtype, {c.tokens, c.heads, c.size}),
         dk("dk", dtype, {c.tokens, c.kv_heads, c.size}),
         dv("dv", dtype, {c.tokens, c.kv_heads, c.size}),
+        cos("cos", DType::kF32, {c.tokens, c.size / 2}),
+        sin("sin", DType::kF32, {c.tokens, c.size / 2}),
         scratch("scratch", DType::kF32, {swa_backward_scratch(c.tokens, c.heads)}) {
     Tensor borders;
     if (!in.doc_start.empty()) {
@@ -54,7 +61,12 @@ struct SwaRig {
                o.tensor(), lse.tensor(), c.window,   in.scale};
     backward = {q.tensor(),       k.tensor(),   v.tensor(),  borders,     o.tensor(),
                 lse.tensor(),     d_o.tensor(), dq.tensor(), dk.tensor(), dv.tensor(),
-                scratch.tensor(), c.window,     in.scale};
+                scratch.tensor(), c.window,     in.scale,    {},          {}};
+    if (in.cos.empty()) return;
+    cos.write_bytes(in.cos.data(), cos.tensor().bytes());
+    sin.write_bytes(in.sin.data(), sin.tensor().bytes());
+    backward.cos_TP = cos.tensor();
+    backward.sin_TP = sin.tensor();
   }
   void poison() {
     for (DeviceTensor* t : {&o, &lse, &dq, &dk, &dv, &scratch}) t->poison();
@@ -69,7 +81,7 @@ struct SwaRig {
   SwaResults results() const {
     return {o.values(), lse.values(), dq.values(), dk.values(), dv.values()};
   }
-  DeviceTensor q, k, v, d_o, doc, o, lse, dq, dk, dv, scratch;
+  DeviceTensor q, k, v, d_o, doc, o, lse, dq, dk, dv, cos, sin, scratch;
   SwaArgs forward;
   SwaBackwardArgs backward;
 };

@@ -22,6 +22,10 @@ Wants wants(const SwaCase& c, const SwaInputs& in) {
   const Vec q = widen(in.q), k = widen(in.k), v = widen(in.v);
   auto out = reference::attention(s, q, k, v, c.reset);
   auto grad = reference::attention_backward(s, q, k, v, c.reset, widen(in.d_o));
+  if (c.turned) {
+    grad.dq_THK = reference::rope_inverse(swa_rope_sizes(c, c.heads), grad.dq_THK);
+    grad.dk_THK = reference::rope_inverse(swa_rope_sizes(c, c.kv_heads), grad.dk_THK);
+  }
   return {{std::move(out.o_THK), std::move(out.lse_TH), std::move(grad.dq_THK),
            std::move(grad.dk_THK), std::move(grad.dv_THK)}};
 }
@@ -68,6 +72,15 @@ TEST(CudaSwa, EqualsReferenceForGroupsAndOtherHeadSizes) {
   check({.tokens = 200, .heads = 4, .kv_heads = 2, .size = 128, .window = 1000});
   check({.tokens = 100, .heads = 8, .kv_heads = 2, .size = 6, .window = 24});
   check({.tokens = 100, .heads = 3, .kv_heads = 3, .size = 64, .window = 100});
+}
+
+TEST(CudaSwa, TurnsItsGradientsBack) {
+  SWAX_NEED_DEVICE();
+  for (const int64_t tokens : {1, 65, 129, 320}) {
+    check(
+        {.tokens = tokens, .heads = 4, .kv_heads = 2, .size = 128, .window = 100, .turned = true});
+  }
+  check({.tokens = 70, .heads = 2, .kv_heads = 1, .size = 6, .window = 24, .turned = true});
 }
 
 TEST(CudaSwa, StopsAtDocumentBorders) {

@@ -150,7 +150,8 @@ SWAX_STAGE(rope, RopeArgs, SWAX_NONE, &a.x_THE, &a.cos_TP, &a.sin_TP)
 SWAX_STAGE(swa, SwaArgs, SWAX_NONE, &a.q_THE, &a.k_TGE, &a.v_TGE, &a.doc_start_T, &a.o_THE,
            &a.lse_TH)
 SWAX_STAGE(swa_backward, SwaBackwardArgs, SWAX_NONE, &a.q_THE, &a.k_TGE, &a.v_TGE, &a.doc_start_T,
-           &a.o_THE, &a.lse_TH, &a.do_THE, &a.dq_THE, &a.dk_TGE, &a.dv_TGE, &a.scratch)
+           &a.o_THE, &a.lse_TH, &a.do_THE, &a.dq_THE, &a.dk_TGE, &a.dv_TGE, &a.scratch, &a.cos_TP,
+           &a.sin_TP)
 SWAX_STAGE(swa_decode, SwaDecodeArgs, SWAX_NONE, &a.q_HE, &a.k_RGE, &a.v_RGE, &a.o_HE)
 SWAX_STAGE(mlstm_gates, MlstmGatesArgs, SWAX_NONE, &a.x_TD, &a.wi_ND, &a.wf_ND, &a.bi_N, &a.bf_N,
            &a.i_TN, &a.f_TN)

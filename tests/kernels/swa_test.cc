@@ -14,6 +14,7 @@ struct Case {
   int64_t tokens, heads, kv_heads, size, window;
   std::vector<int32_t> reset_T = {};
   double spread = 1.0;  // std of q and k
+  bool turned = false;  // dq and dk leave turned back
 };
 
 struct Inputs {
@@ -91,6 +92,12 @@ Results run(const Case& c, const Inputs& in, Rig& rig) {
   b.scratch = f32(scratch, {scratch.size()});
   b.window = c.window;
   b.scale = a.scale;
+  std::vector<float> cos(static_cast<size_t>(c.tokens * c.size / 2)), sin(cos.size());
+  if (c.turned) {
+    b.cos_TP = f32(cos, {c.tokens, c.size / 2});
+    b.sin_TP = f32(sin, {c.tokens, c.size / 2});
+    for (int64_t t = 0; t < c.tokens; ++t) rope_table_row(t, 10000.0, b.cos_TP, b.sin_TP, t);
+  }
   EXPECT_TRUE(rig.backend->swa_backward(*rig.stream, b).ok());
   return {{{"o", o.values()}, {"lse", lse.values()}},
           {{"dq", dq.values()}, {"dk", dk.values()}, {"dv", dv.values()}}};
@@ -122,6 +129,27 @@ TEST(Swa, EqualsReferenceForGroupsAndOddHeadSizes) {
   check({.tokens = 70, .heads = 8, .kv_heads = 2, .size = 6, .window = 24});
   check({.tokens = 70, .heads = 3, .kv_heads = 3, .size = 13, .window = 100});
   check({.tokens = 40, .heads = 2, .kv_heads = 1, .size = 128, .window = 16});
+}
+
+// The bits of the op of its own: a trainer may leave either to the other.
+TEST(Swa, TurnsItsGradientsBackAsRopeDoes) {
+  Case c{.tokens = 70, .heads = 4, .kv_heads = 2, .size = 16, .window = 24};
+  const Inputs in = inputs(c);
+  Rig rig = open_rig(2);
+  Outputs want = run(c, in, rig).backward;
+  c.turned = true;
+  const Outputs got = run(c, in, rig).backward;
+  const int64_t pairs = c.size / 2;
+  std::vector<float> cos(static_cast<size_t>(c.tokens * pairs)), sin(cos.size());
+  const Tensor cos_TP = f32(cos, {c.tokens, pairs}), sin_TP = f32(sin, {c.tokens, pairs});
+  for (int64_t t = 0; t < c.tokens; ++t) rope_table_row(t, 10000.0, cos_TP, sin_TP, t);
+  for (size_t i = 0; i < 2; ++i) {
+    const int64_t heads = i == 0 ? c.heads : c.kv_heads;
+    const Tensor x_THE = f32(want[i].values, {c.tokens, heads, c.size});
+    ASSERT_TRUE(rig.backend->rope(*rig.stream, {x_THE, cos_TP, sin_TP, true}).ok());
+  }
+  for (size_t i = 0; i < 3; ++i)
+    EXPECT_TRUE(same_bits(want[i].name, got[i].values, want[i].values));
 }
 
 TEST(Swa, StopsAtDocumentBorders) {

@@ -22,6 +22,19 @@ void store(float* to, const std::vector<double>& from) {
   for (size_t e = 0; e < from.size(); ++e) to[e] = static_cast<float>(bf16(from[e]));
 }
 
+// Turns a row back by the angles of token t, if asked.
+void turn_back(const SwaBackwardArgs& a, int64_t t, std::vector<double>& x) {
+  if (a.cos_TP.empty()) return;
+  const size_t pairs = x.size() / 2;
+  for (size_t i = 0; i < pairs; ++i) {
+    const double c = static_cast<double>((a.cos_TP.f32() + t * a.cos_TP.row_stride)[i]);
+    const double s = static_cast<double>((a.sin_TP.f32() + t * a.sin_TP.row_stride)[i]);
+    const double low = x[i], high = x[i + pairs];
+    x[i] = low * c + high * s;
+    x[i + pairs] = high * c - low * s;
+  }
+}
+
 float* row(const Tensor& x, int64_t t, int64_t head) {
   return x.f32() + t * x.row_stride + head * x.dims[2];
 }
@@ -88,12 +101,15 @@ void rounded_swa_backward(const SwaBackwardArgs& a) {
         add(dk[key], ds, q);
         add(dv[key], bf16(p), d_o);
       }
+      turn_back(a, t, dq);
       store(row(a.dq_THE, t, head), dq);
     }
   }
   for (int64_t j = 0; j < tokens; ++j) {
     for (int64_t head = 0; head < kv_heads; ++head) {
-      store(row(a.dk_TGE, j, head), dk[static_cast<size_t>(j * kv_heads + head)]);
+      std::vector<double>& key = dk[static_cast<size_t>(j * kv_heads + head)];
+      turn_back(a, j, key);
+      store(row(a.dk_TGE, j, head), key);
       store(row(a.dv_TGE, j, head), dv[static_cast<size_t>(j * kv_heads + head)]);
     }
   }

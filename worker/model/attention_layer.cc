@@ -89,11 +89,10 @@ Status AttentionLayer::backward(StepCtx& ctx, Tensor x_TD, Tensor dy_TD, Tensor 
                                               .dv_TGE = d.v_TGE,
                                               .scratch = ctx.arena.take(DType::kF32, {elements}),
                                               .window = ctx.window,
-                                              .scale = scale_}));
+                                              .scale = scale_,
+                                              .cos_TP = ctx.rope_cos_TP,
+                                              .sin_TP = ctx.rope_sin_TP}));
   }
-  SWAX_TRY(ctx.backend.rope(
-      ctx.stream,
-      {.x_THE = d.turned, .cos_TP = ctx.rope_cos_TP, .sin_TP = ctx.rope_sin_TP, .inverse = true}));
   return projections_backward(ctx, d, x_TD, dx_TD);
 }
 
