@@ -91,9 +91,9 @@ __device__ __forceinline__ void quad_transpose(uint32_t (&w)[4]) {
   w[3] = high ? w[3] : y;
 }
 
-// Writes both rows (token and token + 8) of an accumulator times their factors, 16 bytes a lane;
-// `to` is row 0 at the first column. Rows at or behind `tokens` stay as they are.
-template <int kCount>
+// Writes both rows (token and token + kApart) of an accumulator times their factors, 16 bytes a
+// lane; `to` is row 0 at the first column. Rows at or behind `tokens` stay as they are.
+template <int kApart = 8, int kCount>
 __device__ __forceinline__ void store_rows(const float (&d)[kCount], __nv_bfloat16* to,
                                            int64_t stride, int token, int tokens, float factor0,
                                            float factor1) {
@@ -109,9 +109,9 @@ __device__ __forceinline__ void store_rows(const float (&d)[kCount], __nv_bfloat
         w[i] = pack_bf16(d[e] * factor, d[e + 1] * factor);
       }
       quad_transpose(w);
-      if (token + half * 8 < tokens) {
+      if (token + half * kApart < tokens) {
         const int column = 8 * (g + static_cast<int>(threadIdx.x % 4));
-        __nv_bfloat16* row = to + static_cast<int64_t>(token + half * 8) * stride;
+        __nv_bfloat16* row = to + static_cast<int64_t>(token + half * kApart) * stride;
         *reinterpret_cast<uint4*>(row + column) = make_uint4(w[0], w[1], w[2], w[3]);
       }
     }

@@ -90,7 +90,7 @@ Status check_swa(SelfTestRig& rig) {
     b.dq_THE = rig.tensor(dtype, {kTokens, kHeads, kSize});
     b.dk_TGE = rig.tensor(dtype, {kTokens, kGroups, kSize});
     b.dv_TGE = rig.tensor(dtype, {kTokens, kGroups, kSize});
-    b.scratch = rig.tensor(DType::kF32, {swa_backward_scratch(kTokens, kHeads)});
+    b.scratch = rig.tensor(DType::kF32, {swa_backward_scratch(b.q_THE)});
     b.window = kWindow;
     b.scale = scale;
     SwaArgs a;

@@ -1,7 +1,9 @@
 // dk and dv. Two warpgroups own 64 of the 128 keys of a piece each; tiles of 64 queries pass by.
+// dS, which the product of dk takes from registers, can be kept in memory for dq.
 #include <algorithm>
 #include <climits>
 
+#include "kernels/cuda/bulk.cuh"
 #include "kernels/cuda/swa_backward.cuh"
 
 namespace swax::cuda {
@@ -40,11 +42,10 @@ struct Piece {
   int key;
 
   __device__ static int count(const Params& p) {
-    return (p.band.tokens + kTileRows - 1) / kTileRows * (p.heads / p.group);
+    return (p.band.tokens + kTileRows - 1) / kTileRows * p.kv_heads;
   }
   __device__ static Piece of(const Params& p, int piece) {
-    const int kv_heads = p.heads / p.group;
-    return {piece % kv_heads, piece / kv_heads * kTileRows};
+    return {p.kv_first + piece % p.kv_heads, piece / p.kv_heads * kTileRows};
   }
   __device__ int query_tile() const { return key / kSwaQueryTile; }  // first
 };
@@ -156,15 +157,35 @@ __device__ __forceinline__ void differentiate(const float (&s)[32], float (&dp)[
   }
 }
 
+// One tile of dS, out of the way of q and do in the L2 cache.
+__device__ __forceinline__ void keep(unsigned char* tile, const uint32_t (&ds)[4][4],
+                                     uint64_t policy) {
+  const uint32_t place = kept_place();
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+#pragma unroll
+    for (int part = 0; part < 2; ++part) {
+      const uint32_t(&a)[4] = ds[2 * part];
+      const uint32_t(&b)[4] = ds[2 * part + 1];
+      unsigned char* to = tile + (place ^ (part * 64U)) + half * 1024;
+      asm volatile("st.global.L2::cache_hint.v4.b32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(to),
+                   "r"(a[half]), "r"(a[2 + half]), "r"(b[half]), "r"(b[2 + half]), "l"(policy)
+                   : "memory");
+    }
+  }
+}
+
 struct Gradients {
   float dk[64];
   float dv[64];
 };
 
-// Adds what the queries of the next tile give to the 64 keys from `begin` on; k and v: their rows.
+// Adds what the queries of the next tile give to the 64 keys from `begin` on; k and v: their rows;
+// kept: where dS goes.
+template <bool kKeep>
 __device__ __forceinline__ void add_tile(const Params& p, const Statistics* statistics, uint32_t k,
-                                         uint32_t v, int begin, int query, Reader& ring,
-                                         Gradients& out) {
+                                         uint32_t v, int begin, int query, unsigned char* kept,
+                                         Reader& ring, Gradients& out) {
   const int key = begin + lane_row();
   const Statistics& x = statistics[ring.taken.stage];
   float scores[32];
@@ -194,12 +215,14 @@ __device__ __forceinline__ void add_tile(const Params& p, const Statistics* stat
   mma_fence();
   add_rows(out.dk, ds, q);
   mma_commit();
+  if constexpr (kKeep) keep(kept, ds, read_once());
   mma_wait<0>();
   mma_hold(out.dv);
   mma_hold(out.dk);
   ring.give();
 }
 
+template <bool kKeep>
 __device__ void consume(const Params& p, Shared& s) {
   const int part = static_cast<int>(computing_part());
   Reader ring{s.ring};
@@ -222,22 +245,29 @@ __device__ void consume(const Params& p, Shared& s) {
 #pragma unroll 1
     for (int head = 0; head < p.group; ++head) {
       ring.skip(from);
+      const int64_t row = int64_t{x.kv_head - p.kv_first} * p.group + head;
+      unsigned char* kept =
+          kKeep ? p.kept.tile(row, x.query_tile() + from, begin / kSwaKeptTile) : nullptr;
 #pragma unroll 1
       for (int i = from; i < to; ++i) {
-        add_tile(p, s.statistics, k, v, begin, (x.query_tile() + i) * kSwaQueryTile, ring, out);
+        const int tile = x.query_tile() + i;
+        add_tile<kKeep>(p, s.statistics, k, v, begin, tile * kSwaQueryTile, kept, ring, out);
+        if constexpr (kKeep) kept += p.kept.next_queries(tile);
       }
       ring.skip(tiles - to);
     }
     s.own.done(n);
     const int64_t column = static_cast<int64_t>(x.kv_head) * kSwaSize;
     const int key = begin + lane_row();
-    turn_back(p.turn, p.band.tokens, out.dk, {key, key + 8});
+    turn_back(p.turn, p.band.tokens, out.dk, {key, key + 8}, [&] {
+      store_rows(out.dv, p.dv + column, p.dv_stride, key, p.band.tokens, 1.0F, 1.0F);
+    });
     store_rows(out.dk, p.dk + column, p.dk_stride, key, p.band.tokens, p.scale, p.scale);
-    store_rows(out.dv, p.dv + column, p.dv_stride, key, p.band.tokens, 1.0F, 1.0F);
     ++n;
   }
 }
 
+template <bool kKeep>
 __global__ void __launch_bounds__(kRoleThreads, 1) dk_dv_kernel(const __grid_constant__ Params p) {
   Shared& s = shared_block<Shared>();
   if (threadIdx.x == 0) {
@@ -251,14 +281,15 @@ __global__ void __launch_bounds__(kRoleThreads, 1) dk_dv_kernel(const __grid_con
         if (threadIdx.x / 32 == 0) produce(p, s);
         if (threadIdx.x / 32 == 1) describe(p, s);
       },
-      [&] { consume(p, s); });
+      [&] { consume<kKeep>(p, s); });
 }
 
 }  // namespace
 
 Status launch_swa_dk_dv(CUstream_st* stream, const SwaBackwardParams& p) {
-  const unsigned blocks = swa_blocks(p.band.tokens, p.heads / p.group);
-  return launch("swa_backward", {blocks, kRoleThreads, sizeof(Shared), stream}, dk_dv_kernel, p);
+  const Launch l{swa_blocks(p.band.tokens, p.kv_heads), kRoleThreads, sizeof(Shared), stream};
+  return p.kept.tiles == nullptr ? launch("swa_backward", l, dk_dv_kernel<false>, p)
+                                 : launch("swa_backward", l, dk_dv_kernel<true>, p);
 }
 
 }  // namespace swax::cuda

@@ -1,7 +1,7 @@
 // dq, and delta = do . o. Two warpgroups own 64 of the 128 queries of a piece each.
 #include <algorithm>
 
-#include "kernels/cuda/swa_backward.cuh"
+#include "kernels/cuda/swa_delta.cuh"
 
 namespace swax::cuda {
 namespace {
@@ -38,28 +38,6 @@ __device__ void produce(const Params& p, Shared<kPlaces>& s) {
       ring.put(p.k, 0, x.head / p.group, x.key(i));
     }
   }
-}
-
-// do . o of one row: the quad of a row shares it, every lane gets the sum.
-__device__ __forceinline__ float row_delta(const Params& p, int t, int head) {
-  const int64_t column = static_cast<int64_t>(head) * kSwaSize + threadIdx.x % 4 * 8;
-  const __nv_bfloat16* o = p.o + t * p.o_stride + column;
-  const __nv_bfloat16* d_o = p.d_o_rows + t * p.do_stride + column;
-  float sum = 0.0F;
-#pragma unroll
-  for (int part = 0; part < kSwaSize; part += 32) {
-    const uint4 a = *reinterpret_cast<const uint4*>(o + part);
-    const uint4 b = *reinterpret_cast<const uint4*>(d_o + part);
-    const uint32_t x[4] = {a.x, a.y, a.z, a.w};
-    const uint32_t y[4] = {b.x, b.y, b.z, b.w};
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      sum = fmaf(__uint_as_float(x[i] << 16), __uint_as_float(y[i] << 16), sum);
-      sum = fmaf(__uint_as_float(x[i] & 0xffff0000U), __uint_as_float(y[i] & 0xffff0000U), sum);
-    }
-  }
-  sum += __shfl_xor_sync(0xffffffffU, sum, 1);
-  return sum + __shfl_xor_sync(0xffffffffU, sum, 2);
 }
 
 // Statistics of the two queries of a thread.
@@ -168,7 +146,7 @@ __device__ void consume(const Params& p, Shared<kPlaces>& s) {
     attend(p, x, rows, shared_address(s.q[n % kPlaces]), shared_address(s.d_o[n % kPlaces]), ring,
            dq);
     s.own.done(n);
-    turn_back(p.turn, p.band.tokens, dq, {query, query + 8});
+    turn_back(p.turn, p.band.tokens, dq, {query, query + 8}, [] {});
     store_rows(dq, p.dq + x.head * kSwaSize, p.dq_stride, query, p.band.tokens, p.scale, p.scale);
   }
 }

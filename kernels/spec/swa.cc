@@ -4,6 +4,7 @@
 #include <string>
 
 #include "kernels/spec/checks.h"
+#include "proto/base/ids.h"
 
 namespace swax {
 namespace {
@@ -27,6 +28,26 @@ double pairs(int64_t tokens, int64_t window) {
 }
 
 }  // namespace
+
+int64_t swa_kept_seen(int64_t tokens, int64_t window) {
+  // The first query of a tile sees window - 1 keys before it, the last one all of its own tile.
+  return std::min(div_ceil(tokens, kSwaKeptTile), div_ceil(window - 1, kSwaKeptTile) + 1);
+}
+
+int64_t swa_kept_tiles(int64_t tokens, int64_t window) {
+  const int64_t rows = div_ceil(tokens, kSwaKeptTile), seen = swa_kept_seen(tokens, window);
+  return seen * (seen + 1) / 2 + (rows - seen) * seen;
+}
+
+int64_t swa_backward_scratch(const Tensor& q_THE) {
+  const int64_t tokens = q_THE.dims[0], heads = q_THE.dims[1];
+  const int64_t delta = swa_backward_scratch(tokens, heads);
+  constexpr int64_t kTunedSize = 128;
+  if (q_THE.dtype != DType::kBF16 || q_THE.dims[2] != kTunedSize) return delta;
+  constexpr int64_t kTileBytes = kSwaKeptTile * kSwaKeptTile * 2, kF32Bytes = 4;
+  const int64_t kept = heads * swa_kept_tiles(tokens, kSwaKeptWindow) * kTileBytes;
+  return delta + std::min(kept, kSwaKeptMax) / kF32Bytes;
+}
 
 Status validate(const SwaArgs& a) {
   constexpr const char* kOp = "swa";

@@ -36,7 +36,7 @@ struct SwaBackwardArgs {
   Tensor dq_THE;
   Tensor dk_TGE;
   Tensor dv_TGE;
-  Tensor scratch;  // f32, swa_backward_scratch(T, H) elements: delta_TH
+  Tensor scratch;  // f32, swa_backward_scratch() elements
   int64_t window = 0;
   float scale = 0.0F;
   // Both or none: dq and dk leave turned back, as kernels/spec/rope.h does with `inverse`, so that
@@ -57,7 +57,23 @@ struct SwaDecodeArgs {
   int64_t window = 0;
   float scale = 0.0F;
 };
+// The least that the backward pass takes, f32 elements: delta_TH.
 constexpr int64_t swa_backward_scratch(int64_t tokens, int64_t heads) { return tokens * heads; }
+// What a trainer gives it, whatever the window. Where the tuned form of a GPU may apply (bf16, head
+// size 128), besides delta_TH room for dS in bf16, in tiles of 64 x 64: for all heads and windows
+// of up to kSwaKeptWindow keys, at most kSwaKeptMax bytes. With it dS is formed once for dq, dk and
+// dv, for as many key heads at a time as there is room for; in wider windows, or where there is
+// none for one key head, dS is formed twice, which gives the same bits.
+int64_t swa_backward_scratch(const Tensor& q_THE);
+constexpr int64_t kSwaKeptTile = 64;
+// Kept dS is written and read once: 15 % less time at w 128, more at w 2048, where the writes slow
+// the products down by more than those saved (H200, 16,384 tokens, 16 heads).
+constexpr int64_t kSwaKeptWindow = 512;
+constexpr int64_t kSwaKeptMax = int64_t{512} << 20;
+// Key tiles that a tile of queries can see.
+int64_t swa_kept_seen(int64_t tokens, int64_t window);
+// Tiles of a head that hold a pair (query, key) which the window lets see.
+int64_t swa_kept_tiles(int64_t tokens, int64_t window);
 Status validate(const SwaArgs& a);
 Status validate(const SwaBackwardArgs& a);
 Status validate(const SwaDecodeArgs& a);

@@ -129,7 +129,7 @@ void swa(int64_t heads, int64_t kv_heads, int64_t window, bool simple) {
   b.dq_THE = space(DType::kBF16, {kTokens, heads, kSize});
   b.dk_TGE = space(DType::kBF16, {kTokens, kv_heads, kSize});
   b.dv_TGE = space(DType::kBF16, {kTokens, kv_heads, kSize});
-  b.scratch = space(DType::kF32, {swa_backward_scratch(kTokens, heads)});
+  b.scratch = space(DType::kF32, {swa_backward_scratch(b.q_THE)});
   b.window = window;
   b.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(kSize)));
   const SwaArgs a{b.q_THE, b.k_TGE, b.v_TGE, {}, b.o_THE, b.lse_TH, b.window, b.scale};

@@ -26,6 +26,12 @@ double condition(const SwaCase& c, int i) {
 
 }  // namespace
 
+int64_t swa_scratch(const SwaCase& c, const Tensor& q_THE) {
+  if (c.kept_heads < 0) return swa_backward_scratch(q_THE);
+  const int64_t tiles = c.kept_heads * (c.heads / c.kv_heads) * swa_kept_tiles(c.tokens, c.window);
+  return swa_backward_scratch(c.tokens, c.heads) + tiles * kSwaKeptTile * kSwaKeptTile / 2;
+}
+
 reference::RopeSizes swa_rope_sizes(const SwaCase& c, int64_t heads) {
   return {.tokens = c.tokens, .heads = heads, .dim = c.size, .first_position = 900};
 }

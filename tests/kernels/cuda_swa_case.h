@@ -16,6 +16,8 @@ struct SwaCase {
   std::vector<int32_t> reset = {};
   double shift = 0.0;   // added to every logit, through element 0 of q and k
   bool turned = false;  // dq and dk leave turned back
+  // Key heads whose dS the scratch can keep at this window: none, or as a trainer has it.
+  int64_t kept_heads = -1;
 };
 
 struct SwaInputs {
@@ -25,6 +27,8 @@ struct SwaInputs {
   std::vector<float> cos, sin;  // empty: not turned
 };
 
+// Elements of the scratch of a backward pass on q.
+int64_t swa_scratch(const SwaCase& c, const Tensor& q_THE);
 // Of the tables by which dq (heads) and dk (kv_heads) are turned.
 reference::RopeSizes swa_rope_sizes(const SwaCase& c, int64_t heads);
 SwaInputs swa_inputs(const SwaCase& c);
@@ -51,7 +55,7 @@ struct SwaRig {
         dv("dv", dtype, {c.tokens, c.kv_heads, c.size}),
         cos("cos", DType::kF32, {c.tokens, c.size / 2}),
         sin("sin", DType::kF32, {c.tokens, c.size / 2}),
-        scratch("scratch", DType::kF32, {swa_backward_scratch(c.tokens, c.heads)}) {
+        scratch("scratch", DType::kF32, {swa_scratch(c, q.tensor())}) {
     Tensor borders;
     if (!in.doc_start.empty()) {
       doc.write_bytes(in.doc_start.data(), c.tokens * 4);

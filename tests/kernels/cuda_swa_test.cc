@@ -135,6 +135,59 @@ TEST(CudaSwa, GivesTheSameBitsAgain) {
   }
 }
 
+// dS kept in memory, for all key heads at once, one, or two of three, or formed twice. The scratch
+// is NaN before each run, so a tile that is read and was not written shows.
+void check_forms(SwaCase c) {
+  SCOPED_TRACE(testing::Message() << "T " << c.tokens << " H " << c.heads << " G " << c.kv_heads
+                                  << " window " << c.window << " turned " << c.turned);
+  const SwaInputs in = swa_inputs(c);
+  c.kept_heads = 0;
+  const SwaResults want = swa_run(c, in, DType::kBF16, SwaForm::kAuto);
+  for (const int64_t kept : {int64_t{-1}, int64_t{1}, int64_t{2}}) {
+    if (kept > c.kv_heads) continue;
+    c.kept_heads = kept;
+    const SwaResults got = swa_run(c, in, DType::kBF16, SwaForm::kAuto);
+    for (int i = 2; i < 5; ++i) {
+      ASSERT_TRUE(same_bits(kSwaNames[i], swa_part(got, i), swa_part(want, i))) << kept;
+    }
+  }
+}
+
+TEST(CudaSwa, GivesTheSameBitsWhereverDsIsKept) {
+  SWAX_NEED_DEVICE();
+  for (const int64_t window : {1, 2, 63, 64, 65, 127, 128, 129, 193, 511, 512, 513, 2048}) {
+    check_forms({.tokens = 576, .heads = 3, .kv_heads = 3, .size = 128, .window = window});
+  }
+  for (const int64_t tokens : {1, 63, 64, 65, 191, 193, 255, 256, 257, 320, 511, 513, 704}) {
+    check_forms({.tokens = tokens, .heads = 4, .kv_heads = 2, .size = 128, .window = 200});
+  }
+  // More pieces than blocks.
+  check_forms({.tokens = 4160, .heads = 12, .kv_heads = 3, .size = 128, .window = 450});
+  check_forms(
+      {.tokens = 700, .heads = 6, .kv_heads = 3, .size = 128, .window = 90, .turned = true});
+}
+
+TEST(CudaSwa, GivesTheSameBitsWhereverDsIsKeptAtDocumentBorders) {
+  SWAX_NEED_DEVICE();
+  const std::vector<std::vector<int32_t>> borders = {
+      doc_starts(800, {0, 64, 128, 256, 512}),     // at tile edges
+      doc_starts(800, {63, 65, 127, 129, 511}),    // beside them
+      doc_starts(800, {200, 201, 202, 203, 460}),  // documents of one token
+      doc_starts(800, {799}),                      // the last token alone
+      std::vector<int32_t>(800, 1),                // every token is a document
+  };
+  for (const auto& reset : borders) {
+    for (const int64_t window : {90, 300, 512}) {
+      check_forms({.tokens = 800,
+                   .heads = 6,
+                   .kv_heads = 3,
+                   .size = 128,
+                   .window = window,
+                   .reset = reset});
+    }
+  }
+}
+
 TEST(CudaSwa, PassesNaNOn) {
   SWAX_NEED_DEVICE();
   const SwaCase c{.tokens = 150, .heads = 1, .kv_heads = 1, .size = 128, .window = 20};

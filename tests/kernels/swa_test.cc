@@ -217,6 +217,30 @@ TEST(Swa, TakesViewsOfOneFusedBuffer) {
   EXPECT_TRUE(same_bits("dk", dk, want.backward[1].values));
 }
 
+// Against a count of the tiles that hold a pair.
+TEST(Swa, RoomForDsIsThatOfItsTiles) {
+  constexpr int64_t kTile = kSwaKeptTile;
+  for (const int64_t tokens : {1, 63, 64, 65, 200, 448}) {
+    for (const int64_t window : {1, 2, 63, 64, 65, 66, 128, 129, 130, 200, 448, 1000}) {
+      int64_t tiles = 0, most = 0;
+      for (int64_t query = 0; query < tokens; query += kTile) {
+        const int64_t first = std::max<int64_t>(0, query - window + 1) / kTile;
+        tiles += query / kTile - first + 1;
+        most = std::max(most, query / kTile - first + 1);
+      }
+      EXPECT_EQ(swa_kept_tiles(tokens, window), tiles) << tokens << " " << window;
+      EXPECT_EQ(swa_kept_seen(tokens, window), most) << tokens << " " << window;
+    }
+  }
+  const auto scratch = [](DType dtype, int64_t tokens, int64_t size) {
+    return swa_backward_scratch(Tensor::of(nullptr, dtype, {tokens, 3, size}));
+  };
+  EXPECT_EQ(scratch(DType::kF32, 200, 128), 600);
+  EXPECT_EQ(scratch(DType::kBF16, 200, 64), 600);
+  EXPECT_EQ(scratch(DType::kBF16, 200, 128), 600 + 3 * 10 * kTile * kTile / 2);
+  EXPECT_EQ(scratch(DType::kBF16, 1 << 18, 128), (3 << 18) + kSwaKeptMax / 4);
+}
+
 TEST(Swa, ChecksNoticePlantedBugs) {
   Case c{.tokens = 60, .heads = 2, .kv_heads = 1, .size = 16, .window = 12};
   c.reset_T = doc_starts(60, {20, 41});

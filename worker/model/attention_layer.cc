@@ -75,7 +75,7 @@ Status AttentionLayer::backward(StepCtx& ctx, Tensor x_TD, Tensor dy_TD, Tensor 
     const ScratchScope attention(ctx);
     const Tensor do_THE = take_like(ctx, o);
     SWAX_TRY(linear_dx(ctx, dx_TD, weight(ctx, wo_), do_THE));
-    const int64_t elements = swa_backward_scratch(o.dims[0], o.dims[1]);
+    const int64_t elements = swa_backward_scratch(n.q_THE);
     SWAX_TRY(
         ctx.backend.swa_backward(ctx.stream, {.q_THE = n.q_THE,
                                               .k_TGE = n.k_TGE,
