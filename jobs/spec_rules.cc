@@ -122,6 +122,15 @@ void check_rows(const pb::Model& m, SpecFindings* findings) {
   }
 }
 
+void check_recompute(const pb::JobSpec& spec, SpecFindings* findings) {
+  const uint32_t layers = spec.activation_checkpoint().layers();
+  if (!findings->good({"activation_checkpoint.layers", "model.layers"})) return;
+  if (layers <= spec.model().layers()) return;
+  findings->error("activation_checkpoint.layers",
+                  text_of(layers) + " is more than model.layers=" + text_of(spec.model().layers()) +
+                      "; nearest valid value is " + text_of(spec.model().layers()));
+}
+
 void check_ranks(const pb::JobSpec& spec, SpecFindings* findings) {
   const pb::Parallelism& p = spec.parallelism();
   const uint32_t batch = spec.training().global_batch_size();
@@ -215,6 +224,7 @@ void check_relations(const pb::JobSpec& spec, SpecFindings* findings) {
         "training.reduction_lanes",
         text_of(lanes) + " is not allowed: must be 1, 2, 4 or 8; nearest valid value is 4");
   check_ranks(spec, findings);
+  check_recompute(spec, findings);
   check_launcher(spec.resources(), findings);
   check_data(spec, findings);
 }

@@ -121,7 +121,7 @@ Result<PlanReport> make_plan_report(const pb::JobSpec& spec, const std::string& 
   plan.job = spec.job().name();
   plan.pattern = spec.model().pattern();
   plan.backend = spec.training().backend();
-  plan.recompute = spec.activation_checkpoint().mode();
+  plan.recompute = recompute_text(spec);
   plan.layers = shape.layers;
   plan.dim = shape.dim;
   plan.vocab = shape.vocab;

@@ -12,8 +12,10 @@
 //           that the step has more than with nothing: waiting for the link, and what the
 //           collectives cost the kernels beside them. The additions of the slot sum stay in all
 //           three.
-//   --fit   takes the first of recompute none, light, block, each with weights kept and given back,
-//           whose plan leaves 2 GiB of the device free, for probes of products and code
+//   --fit   takes the least recompute (none, light and block in 1, 2, ... layers), with weights
+//   kept
+//           or else given back, whose plan leaves 2 GiB of the device free, for probes of products
+//           and code
 //   --checkpoints  saves there by checkpoint.interval; per save: the longest step more than the
 //           median, tokens/s until it was committed
 // Memory: planned, and what the device has less than when the ranks were connected; NCCL's own
@@ -47,7 +49,6 @@ namespace {
 using test::Way;
 
 constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
-constexpr int64_t kLeftFree = int64_t{2} << 30;
 
 struct Arguments {
   std::string job;
@@ -100,15 +101,7 @@ class RanksSink final : public ReportSink {
 Status fit(pb::JobSpec* spec, Collectives& group) {
   int64_t least = -free_bytes();
   SWAX_TRY(group.max_host(std::span(&least, 1)));
-  for (const char* mode : {"none", "light", "block"}) {
-    for (const char* reshard : {"never", "always"}) {
-      spec->mutable_activation_checkpoint()->set_mode(mode);
-      spec->mutable_parallelism()->set_fsdp_reshard_after_forward(reshard);
-      SWAX_ASSIGN(const MemoryPlan plan, plan_memory(*spec, group.size()));
-      if (plan.device_bytes() + kLeftFree <= -least) return ok();
-    }
-  }
-  return resource_exhausted("no form of the job fits into " + bytes_text(-least));
+  return test::fit_recompute(spec, group.size(), -least);
 }
 
 // Everything that NCCL takes on its first calls is taken here.
@@ -157,7 +150,7 @@ void print_head(const pb::JobSpec& spec, const Backend& backend, const MemoryPla
   std::printf("%s %s\n%s: %d ranks, %u sequences of %u a step, recompute %s, weights %s\n",
               backend.fingerprint().c_str(), device_collectives_text().c_str(),
               spec.job().name().c_str(), ranks, spec.training().global_batch_size(),
-              spec.training().seq_len(), spec.activation_checkpoint().mode().c_str(),
+              spec.training().seq_len(), recompute_text(spec).c_str(),
               spec.parallelism().fsdp_reshard_after_forward() == "always" ? "given back" : "kept");
   std::printf("memory: planned %.3f GiB on the device (activations %.3f)\n",
               gib(plan.device_bytes()), gib(plan.arena_bytes));

@@ -1,11 +1,11 @@
 // The training step on a GPU: the whole Trainer (data, forward, backward, sums, norm, AdamW, one
 // host wait), one rank, the shape of a preset, sequences of random tokens without borders.
-//   cuda_step_bench JOB.toml [STEPS [PROFILED]] [--set section.key=value]...
+//   cuda_step_bench JOB.toml [STEPS [PROFILED]] [--fit] [--set section.key=value]...
 // One sequence a step unless --set says otherwise; short and long windows take turns by chance. A
 // line per window: median time of a step after the first, tokens/s and its share of the device's
 // dense bf16 rate. Then, over PROFILED further steps (8) with events around every call, the time of
 // each kernel class (calls on one stream; gaps and overlap stay outside), and the planned device
-// memory beside what the device reports.
+// memory beside what the device reports. --fit: the least recompute that fits into the device.
 #include <cuda_runtime_api.h>
 #include <stdlib.h>
 
@@ -84,18 +84,18 @@ void print_windows(const BenchSink& sink, const pb::JobSpec& spec, const ModelSh
 }
 
 Status run(const std::string& path, int64_t steps, int64_t profiled,
-           const std::vector<SpecOverride>& more, const std::string& folder) {
-  SWAX_ASSIGN(const pb::JobSpec spec, test::bench_spec(path, steps + profiled, 1, more));
+           const std::vector<SpecOverride>& more, bool fit, const std::string& folder) {
+  SWAX_ASSIGN(pb::JobSpec spec, test::bench_spec(path, steps + profiled, 1, more));
   SWAX_ASSIGN(const ModelShape shape, model_shape(spec.model()));
   SWAX_ASSIGN(const std::string data,
               test::write_random_data(join_path(folder, "data"), shape.vocab,
                                       int64_t{spec.training().seq_len()} * 24 + 1));
   SWAX_ASSIGN(const auto backend, cuda::open_cuda_backend(0));
+  if (fit) SWAX_TRY(test::fit_recompute(&spec, 1, free_bytes()));
   std::printf("%s\n%s: %lld parameters, recompute %s, %u sequences of %u a step\n",
               backend->fingerprint().c_str(), spec.job().name().c_str(),
-              static_cast<long long>(shape.parameters()),
-              spec.activation_checkpoint().mode().c_str(), spec.training().global_batch_size(),
-              spec.training().seq_len());
+              static_cast<long long>(shape.parameters()), recompute_text(spec).c_str(),
+              spec.training().global_batch_size(), spec.training().seq_len());
   test::CudaProfile profile(*backend);
   BenchSink sink(profile, steps);
   const auto shard = make_local_collectives(1), replica = make_local_collectives(1);
@@ -135,6 +135,7 @@ int main(int argc, char** argv) {
   int64_t profiled = 8;  // enough for both windows by chance
   std::string job;
   int numbers = 0;
+  bool fit = false;
   std::vector<swax::SpecOverride> more;
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
@@ -142,6 +143,8 @@ int main(int argc, char** argv) {
     if (word == "--set" && equals != std::string::npos) {
       const std::string pair = argv[++i];
       more.push_back({pair.substr(0, equals), pair.substr(equals + 1)});
+    } else if (word == "--fit") {
+      fit = true;
     } else if (job.empty()) {
       job = word;
     } else {
@@ -150,13 +153,14 @@ int main(int argc, char** argv) {
   }
   if (job.empty() || steps < 3 || profiled < 0 || numbers > 2) {
     std::fprintf(stderr,
-                 "usage: cuda_step_bench JOB.toml [STEPS >= 3 [PROFILED]] [--set KEY=VALUE]...\n");
+                 "usage: cuda_step_bench JOB.toml [STEPS >= 3 [PROFILED]] [--fit] "
+                 "[--set KEY=VALUE]...\n");
     return 2;
   }
   ::setenv("OPENBLAS_NUM_THREADS", "1", 1);
   char folder[] = "/tmp/swax_cuda_step_XXXXXX";
   if (::mkdtemp(folder) == nullptr) return 1;
-  const swax::Status status = swax::run(job, steps, profiled, more, folder);
+  const swax::Status status = swax::run(job, steps, profiled, more, fit, folder);
   if (!status.ok()) std::fprintf(stderr, "cuda_step_bench: %s\n", status.to_string().c_str());
   const swax::Status removed = swax::remove_tree(folder);
   return status.ok() && removed.ok() ? 0 : 1;

@@ -5,6 +5,7 @@
 #include "proto/base/text.h"
 #include "storage/shard_catalog.h"
 #include "storage/token_shard.h"
+#include "worker/model/plan.h"
 
 namespace swax::test {
 
@@ -67,6 +68,24 @@ Result<pb::JobSpec> bench_spec(const std::string& path, int64_t steps, int ranks
   pb::JobSpec spec = loaded.spec;
   while (spec.data().sources_size() > 1) spec.mutable_data()->mutable_sources()->RemoveLast();
   return spec;
+}
+
+Status fit_recompute(pb::JobSpec* spec, int ranks, int64_t device_bytes) {
+  constexpr int64_t kLeftFree = int64_t{2} << 30;
+  pb::ActivationCheckpoint& recompute = *spec->mutable_activation_checkpoint();
+  for (const char* mode : {"none", "light", "block"}) {
+    recompute.set_mode(mode);
+    for (uint32_t layers = 1; layers <= spec->model().layers(); ++layers) {
+      recompute.set_layers(layers);
+      for (const char* reshard : {"never", "always"}) {
+        spec->mutable_parallelism()->set_fsdp_reshard_after_forward(reshard);
+        SWAX_ASSIGN(const MemoryPlan plan, plan_memory(*spec, ranks));
+        if (plan.device_bytes() + kLeftFree <= device_bytes) return ok();
+      }
+      if (recompute.mode() == "none") break;
+    }
+  }
+  return resource_exhausted("no form of the job fits into " + bytes_text(device_bytes));
 }
 
 }  // namespace swax::test

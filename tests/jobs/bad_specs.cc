@@ -217,6 +217,9 @@ void add_relations(std::vector<BadSpec>* list) {
   add("three_lanes", "steps = 10", "steps = 10\nreduction_lanes = 3", "1, 2, 4 or 8");
   add("ranks_above_batch", "lr = 0.001", "lr = 0.001\n[parallelism]\nranks = 5",
       "nearest valid value is 4");
+  add("recompute_in_more_layers", "lr = 0.001",
+      "lr = 0.001\n[activation_checkpoint]\nmode = \"block\"\nlayers = 3",
+      "nearest valid value is 2");
   add("ranks_not_allowed", "lr = 0.001",
       "lr = 0.001\n[parallelism]\nranks = 3\nallowed_ranks = [1, 2]", "nearest valid value is 2");
   add("allowed_twice", "lr = 0.001", "lr = 0.001\n[parallelism]\nallowed_ranks = [1, 2, 2]",

@@ -190,6 +190,7 @@ TEST(Spec, FreeFieldsDoNotEnterTheNumericId) {
                                                         {"parallelism.ranks", "2"},
                                                         {"checkpoint.interval", "7"},
                                                         {"activation_checkpoint.mode", "block"},
+                                                        {"activation_checkpoint.layers", "1"},
                                                         {"validation.freq", "3"},
                                                         {"debug.hash_every", "1"},
                                                         {"job.start", "resume"},

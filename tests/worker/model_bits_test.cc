@@ -47,6 +47,36 @@ TEST(ModelBits, RecomputeModesAgreeAndShrinkTheArena) {
   EXPECT_LT(block.arena_peak, light.arena_peak);
 }
 
+// Each layer that recomputes more takes less memory; of the last one's there is nothing to come
+// beside what its backward makes again.
+TEST(ModelBits, LayersMayRecomputeDifferently) {
+  const Runs r;
+  Rig rig(r.shape, r.weights);
+  RunResult before = rig.train(r.slot, {.window = 32});
+  const RunResult none = before;
+  for (const RecomputeMode mode : {RecomputeMode::kLight, RecomputeMode::kBlock}) {
+    for (int64_t layers = 1; layers <= r.shape.layers; ++layers) {
+      const RunResult run = rig.train(r.slot, {.window = 32, .recompute = {mode, layers}});
+      ASSERT_TRUE(rig.status().ok()) << rig.status().to_string();
+      expect_same(none, run);
+      EXPECT_EQ(run.arena_peak, run.arena_planned);
+      if (layers < r.shape.layers) EXPECT_LT(run.arena_peak, before.arena_peak) << layers;
+      before = run;
+    }
+  }
+}
+
+TEST(ModelBits, WhatLayersRecompute) {
+  const RecomputePolicy all(RecomputeMode::kBlock), first(RecomputeMode::kBlock, 2),
+      light(RecomputeMode::kLight, 1), none(RecomputeMode::kNone, 1);
+  EXPECT_EQ(all.of_layer(511), RecomputeMode::kBlock);
+  EXPECT_EQ(first.of_layer(1), RecomputeMode::kBlock);
+  EXPECT_EQ(first.of_layer(2), RecomputeMode::kLight);
+  EXPECT_EQ(light.of_layer(0), RecomputeMode::kLight);
+  EXPECT_EQ(light.of_layer(1), RecomputeMode::kNone);
+  EXPECT_EQ(none.of_layer(1), RecomputeMode::kNone);
+}
+
 TEST(ModelBits, RunningTwiceAgrees) {
   const Runs r;
   Rig rig(r.shape, r.weights);

@@ -129,8 +129,7 @@ TEST(MemoryPlanTest, GraphsAreCountedWhereTheyAre) {
   ASSERT_TRUE(with.ok() && without.ok());
   int64_t forward = 0;
   const ModelShape shape = *model_shape(s.model());
-  for (const LayerKind kind : shape.kinds)
-    forward += kind == LayerKind::kAttention ? 2 : 1;
+  for (const LayerKind kind : shape.kinds) forward += kind == LayerKind::kAttention ? 2 : 1;
   EXPECT_EQ(with->graph_bytes, (2 * forward + 1) * GraphBackend::kGraphBytes);
   EXPECT_EQ(without->graph_bytes, 0);
   EXPECT_EQ(with->device_bytes(), without->device_bytes() + with->graph_bytes);
@@ -185,6 +184,9 @@ TEST(MemoryPlanTest, OptionsComeFromTheSpec) {
   EXPECT_EQ(plan_options(spec("light")).recompute, RecomputeMode::kLight);
   EXPECT_EQ(plan_options(spec("block")).recompute, RecomputeMode::kBlock);
   EXPECT_EQ(plan_options(spec("none")).recompute, RecomputeMode::kNone);
+  pb::JobSpec some = spec("block");
+  some.mutable_activation_checkpoint()->set_layers(3);
+  EXPECT_EQ(plan_options(some).recompute, RecomputePolicy(RecomputeMode::kBlock, 3));
   EXPECT_TRUE(plan_options(spec("none", "always")).reshard);
   EXPECT_FALSE(plan_options(spec("none", "default")).reshard);
   EXPECT_EQ(plan_options(spec()).prefetch, 1);

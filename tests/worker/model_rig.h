@@ -45,7 +45,7 @@ std::vector<float> random_weights(const ModelShape& shape, uint64_t seed);
 
 struct RunOptions {
   int64_t window = 8;
-  RecomputeMode recompute = RecomputeMode::kNone;
+  RecomputePolicy recompute{};
   float inv_targets = 0.0F;  // 0: 1 / targets of the slot
 };
 struct RunResult {

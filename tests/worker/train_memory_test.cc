@@ -40,6 +40,8 @@ TEST(Memory, PlannedIsUsed) {
       {"keep", {}},
       {"light", {{"activation_checkpoint.mode", "light"}}},
       {"block", {{"activation_checkpoint.mode", "block"}}},
+      {"block and light",
+       {{"activation_checkpoint.mode", "block"}, {"activation_checkpoint.layers", "1"}}},
       {"reshard",
        {{"parallelism.fsdp_reshard_after_forward", "always"}, {"parallelism.prefetch", "0"}}},
       {"reshard, prefetch", {{"parallelism.fsdp_reshard_after_forward", "always"}}},

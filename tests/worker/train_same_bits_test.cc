@@ -110,6 +110,8 @@ Group odd_model() {
           false,
           {ranks(1), ranks(2), ranks(3), ranks(7), row("light, reshard", {{5}}, kNarrow),
            row("block", {{1}}, {{"activation_checkpoint.mode", "block"}}),
+           row("block and light", {{2}},
+               {{"activation_checkpoint.mode", "block"}, {"activation_checkpoint.layers", "2"}}),
            row("2 then 3", {{2, 2}, {3}})}};
 }
 

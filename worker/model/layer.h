@@ -6,8 +6,8 @@
 // everything else above them as scratch, released at the end of forward. Recompute is a policy of
 // StepCtx, not of layers: `none` keeps all; `light` does not keep what `reform` can make again from
 // kept tensors; `block` keeps only the layer's input and runs forward again before backward. All
-// three give the same bits. Weights come from a UnitStore (FSDP ring or resident copies) and
-// gradients go to it: worker/model knows no ranks.
+// three give the same bits, so layers may differ in it. Weights come from a UnitStore (FSDP ring or
+// resident copies) and gradients go to it: worker/model knows no ranks.
 #pragma once
 
 #include <array>
@@ -22,6 +22,20 @@
 namespace swax {
 
 enum class RecomputeMode { kNone, kLight, kBlock };
+
+// `mode` in the first `layers` layers (0: in all), a step less in the others: memory that is left
+// beside `mode` in all layers saves work.
+struct RecomputePolicy {
+  RecomputeMode mode = RecomputeMode::kNone;
+  int64_t layers = 0;
+  constexpr RecomputePolicy(RecomputeMode m = RecomputeMode::kNone, int64_t first_layers = 0)
+      : mode(m), layers(first_layers) {}
+  constexpr RecomputeMode of_layer(int64_t layer) const {
+    if (layers == 0 || layer < layers) return mode;
+    return mode == RecomputeMode::kBlock ? RecomputeMode::kLight : RecomputeMode::kNone;
+  }
+  bool operator==(const RecomputePolicy&) const = default;
+};
 
 // The arithmetic of a backend as far as the layers see it; it decides bits, so it is frozen with
 // the backend. Always f32: statistics of norms, gates, lse, weight gradients, scratch; f64: losses.
@@ -81,7 +95,7 @@ struct StepCtx {
   int64_t tokens = 0;  // T
   int64_t window = 0;  // of this step
   Precision precision{};
-  RecomputeMode recompute = RecomputeMode::kNone;
+  RecomputePolicy recompute{};
   SlotTensors slot{};
   Tensor rope_cos_TP{};
   Tensor rope_sin_TP{};

@@ -34,9 +34,9 @@ class DryRun {
         gradients_(memory_.take(DType::kF32, {shape.parameters()})),
         store_(shape, weights_, gradients_) {}
 
-  Status train(RecomputeMode mode) {
+  Status train(RecomputePolicy recompute) {
     StepCtx ctx = context();
-    ctx.recompute = mode;
+    ctx.recompute = recompute;
     return model_->train_slot(ctx, store_, loss_sum_);
   }
   Status eval() {
@@ -61,7 +61,7 @@ class DryRun {
             .tokens = tokens_,
             .window = window_,
             .precision = precision_of(backend_.kind()),
-            .recompute = RecomputeMode::kNone,
+            .recompute = {},
             .slot = {.tokens_T = memory_.take(DType::kI32, {tokens_}),
                      .targets_T = memory_.take(DType::kI32, {tokens_}),
                      .doc_start_T = memory_.take(DType::kI32, {tokens_}),
@@ -140,19 +140,27 @@ RecomputeMode recompute_mode(const std::string& name) {
   return RecomputeMode::kNone;
 }
 
+std::string recompute_text(const pb::JobSpec& spec) {
+  const pb::ActivationCheckpoint& a = spec.activation_checkpoint();
+  if (a.layers() == 0 || a.layers() == spec.model().layers() || a.mode() == "none") return a.mode();
+  return a.mode() + " in " + to_text(uint64_t{a.layers()}) + " of " +
+         to_text(uint64_t{spec.model().layers()}) + " layers";
+}
+
 PlanOptions plan_options(const pb::JobSpec& spec) {
   const pb::Parallelism& p = spec.parallelism();
   // `default` keeps gathered weights: memory is cheaper than a second gather.
   return {.backend = backend_kind(spec),
-          .recompute = recompute_mode(spec.activation_checkpoint().mode()),
+          .recompute = {recompute_mode(spec.activation_checkpoint().mode()),
+                        int64_t{spec.activation_checkpoint().layers()}},
           .reshard = p.fsdp_reshard_after_forward() == "always",
           .prefetch = static_cast<int>(p.prefetch())};
 }
 
-Result<int64_t> train_arena_bytes(const ModelShape& shape, int64_t tokens, RecomputeMode mode,
-                                  BackendKind backend) {
+Result<int64_t> train_arena_bytes(const ModelShape& shape, int64_t tokens,
+                                  RecomputePolicy recompute, BackendKind backend) {
   SWAX_ASSIGN(const auto run, DryRun::make(shape, tokens, 1, backend));
-  SWAX_TRY(run->train(mode));
+  SWAX_TRY(run->train(recompute));
   return run->arena_bytes();
 }
 

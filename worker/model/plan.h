@@ -45,19 +45,21 @@ struct MemoryPlan {
 
 struct PlanOptions {
   BackendKind backend = BackendKind::kCpu;
-  RecomputeMode recompute = RecomputeMode::kNone;
+  RecomputePolicy recompute{};
   bool reshard = false;  // give gathered weights back after use
   int prefetch = 1;
 };
 PlanOptions plan_options(const pb::JobSpec& spec);
 BackendKind backend_kind(const pb::JobSpec& spec);      // of [training] backend
 RecomputeMode recompute_mode(const std::string& name);  // "none", "light", "block"
+std::string recompute_text(const pb::JobSpec& spec);    // "block", "block in 12 of 32 layers"
 // kInvalidArgument when the shape cannot be built.
 Result<MemoryPlan> plan_memory(const pb::JobSpec& spec, int ranks);
 
 // Arena bytes that train_slot (and eval_slot, which never needs more) or decode use on this shape.
 // The backend decides the precision.
-Result<int64_t> train_arena_bytes(const ModelShape& shape, int64_t tokens, RecomputeMode mode,
+Result<int64_t> train_arena_bytes(const ModelShape& shape, int64_t tokens,
+                                  RecomputePolicy recompute,
                                   BackendKind backend = BackendKind::kCpu);
 Result<int64_t> eval_arena_bytes(const ModelShape& shape, int64_t tokens,
                                  BackendKind backend = BackendKind::kCpu);

@@ -89,7 +89,7 @@ void declare_saved(StepCtx& ctx, StepCtx::Slots& slots, Layer& layer) {
 
 Status run_forward(StepCtx& ctx, StepCtx::Slots& slots, Tensor x_TD, Tensor y_TD, bool keep) {
   slots.x_TD = x_TD;
-  const auto keeps = [&](const SavedSpec& spec) { return keep && kept(ctx.recompute, spec); };
+  const auto keeps = [&](const SavedSpec& spec) { return keep && kept(slots.recompute, spec); };
   for (auto& e : slots.entries) e.tensor = keeps(e.spec) ? take(ctx, e.spec) : Tensor{};
   Status status;
   {
@@ -109,7 +109,7 @@ Status run_forward(StepCtx& ctx, StepCtx::Slots& slots, Tensor x_TD, Tensor y_TD
 Status run_backward(StepCtx& ctx, StepCtx::Slots& slots, Tensor dy_TD, Tensor dx_TD) {
   const Running running(ctx, slots);
   const ScratchScope scratch(ctx);
-  if (ctx.recompute == RecomputeMode::kBlock) {
+  if (slots.recompute == RecomputeMode::kBlock) {
     for (auto& e : slots.entries) {
       e.mark = ctx.arena.mark();
       e.tensor = take(ctx, e.spec);

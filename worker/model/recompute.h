@@ -20,7 +20,8 @@ struct StepCtx::Slots {
   Layer* layer = nullptr;
   Tensor x_TD;
   std::vector<Entry> entries;  // entry i has tag i
-  int64_t tokens = -1;         // the entries are declared for this T and this value type
+  RecomputeMode recompute = RecomputeMode::kNone;
+  int64_t tokens = -1;  // the entries are declared for this T and this value type
   DType values = DType::kF32;
 };
 
@@ -40,7 +41,7 @@ class ScratchScope {
 // Asks the layer for its specs when T or the value type changed since the last call; allocates host
 // memory only then.
 void declare_saved(StepCtx& ctx, StepCtx::Slots& slots, Layer& layer);
-// Forward of the layer of `slots`. keep: the policy of ctx decides what stays in the arena for
+// Forward of the layer of `slots`. keep: slots.recompute decides what stays in the arena for
 // backward; otherwise nothing does. The arena ends behind the kept tensors.
 Status run_forward(StepCtx& ctx, StepCtx::Slots& slots, Tensor x_TD, Tensor y_TD, bool keep);
 // Backward, after run_forward with keep. dx_TD may be dy_TD. The arena ends where it began.

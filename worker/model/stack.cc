@@ -98,6 +98,7 @@ Status Stack::forward_layers(StepCtx& ctx, UnitStore& store, Tensor x_TD, Tensor
   for (size_t l = 0; l < entries_.size(); ++l) {
     Entry& e = entries_[l];
     declare_saved(ctx, e.slots, *e.layer);
+    e.slots.recompute = ctx.recompute.of_layer(static_cast<int64_t>(l));
     e.mark = ctx.arena.mark();
     e.x_TD = x_TD;
     const Tensor y = take_TD(ctx);

@@ -105,10 +105,9 @@ def peer_kernels(text):
 
 def step_part(runner, model, programs, jobs):
     peer = peer_steps(runner.run(f"peer-{model}", [sys.executable, "step.py", "--model", model], 200))
-    mode = "block" if model == "7b" else "none"
     text = runner.run(f"swax-{model}",
                       [os.path.join(programs, "cuda_step_bench"), os.path.join(jobs, f"swax-{model}.toml"),
-                       "12" if model == "7b" else "28", "--set", f"activation_checkpoint.mode={mode}"], 200)
+                       "12" if model == "7b" else "28", "--fit"], 200)
     ours = our_steps(text)
     for line in re.findall(r"^memory: planned .* taken.*$", text, re.M):
         say(f"swax {model} {line}")
