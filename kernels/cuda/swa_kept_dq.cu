@@ -95,6 +95,7 @@ __device__ __forceinline__ void add_keys(const Shared& s, int stage, int own,
       mma<Major::kMN, Major::kMN>(dq[i], further(kept, k * 2048), further(keys, k * 2048), 1);
     }
   }
+  mma_fence();  // of a tile that was left out; the compiler would put it there and say so
   mma_commit();
 }
 
