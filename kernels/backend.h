@@ -19,6 +19,7 @@
 #include "kernels/spec/gemm.h"
 #include "kernels/spec/mlstm.h"
 #include "kernels/spec/norm.h"
+#include "kernels/spec/norm_gates.h"
 #include "kernels/spec/optim.h"
 #include "kernels/spec/rope.h"
 #include "kernels/spec/swa.h"
@@ -71,6 +72,8 @@ class Backend {
   virtual Status swa_decode(Stream& s, const SwaDecodeArgs& a) = 0;
   virtual Status mlstm_gates(Stream& s, const MlstmGatesArgs& a) = 0;
   virtual Status mlstm_gates_backward(Stream& s, const MlstmGatesBackwardArgs& a) = 0;
+  virtual Status rms_norm_gates(Stream& s, const RmsNormGatesArgs& a) = 0;
+  virtual Status rms_norm_gates_backward(Stream& s, const RmsNormGatesBackwardArgs& a) = 0;
   virtual Status mlstm(Stream& s, const MlstmArgs& a) = 0;
   virtual Status mlstm_backward(Stream& s, const MlstmBackwardArgs& a) = 0;
   virtual Status mlstm_step(Stream& s, const MlstmStepArgs& a) = 0;

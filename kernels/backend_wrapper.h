@@ -64,6 +64,12 @@ class BackendWrapper : public Backend {
   Status mlstm_gates_backward(Stream& s, const MlstmGatesBackwardArgs& a) override {
     return inner_.mlstm_gates_backward(s, a);
   }
+  Status rms_norm_gates(Stream& s, const RmsNormGatesArgs& a) override {
+    return inner_.rms_norm_gates(s, a);
+  }
+  Status rms_norm_gates_backward(Stream& s, const RmsNormGatesBackwardArgs& a) override {
+    return inner_.rms_norm_gates_backward(s, a);
+  }
   Status mlstm(Stream& s, const MlstmArgs& a) override { return inner_.mlstm(s, a); }
   Status mlstm_backward(Stream& s, const MlstmBackwardArgs& a) override {
     return inner_.mlstm_backward(s, a);

@@ -94,6 +94,16 @@ void put_members(Words& w, const MlstmGatesBackwardArgs& args) {
   const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m] = args;
   put_all(w, a, b, c, d, e, f, g, h, i, j, k, l, m);
 }
+void put_members(Words& w, const RmsNormGatesArgs& args) {
+  const auto& [a, b] = args;
+  put_members(w, a);
+  put_members(w, b);
+}
+void put_members(Words& w, const RmsNormGatesBackwardArgs& args) {
+  const auto& [a, b] = args;
+  put_members(w, a);
+  put_members(w, b);
+}
 void put_members(Words& w, const MlstmArgs& args) {
   const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n] = args;
   put_all(w, a, b, c, d, e, f, g, h, i, j, k, l, m, n);
@@ -140,6 +150,10 @@ struct Maker {
   Status operator()(const MlstmGatesArgs& a) const { return backend.mlstm_gates(s, a); }
   Status operator()(const MlstmGatesBackwardArgs& a) const {
     return backend.mlstm_gates_backward(s, a);
+  }
+  Status operator()(const RmsNormGatesArgs& a) const { return backend.rms_norm_gates(s, a); }
+  Status operator()(const RmsNormGatesBackwardArgs& a) const {
+    return backend.rms_norm_gates_backward(s, a);
   }
   Status operator()(const MlstmArgs& a) const { return backend.mlstm(s, a); }
   Status operator()(const MlstmBackwardArgs& a) const { return backend.mlstm_backward(s, a); }

@@ -16,11 +16,12 @@ struct CopyArgs {
   Tensor from;
 };
 
-using Call = std::variant<CopyArgs, FillArgs, AddArgs, CastArgs, GemmArgs, EmbeddingArgs,
-                          EmbeddingBackwardArgs, RmsNormArgs, RmsNormApplyArgs, RmsNormBackwardArgs,
-                          HeadNormArgs, HeadNormBackwardArgs, RopeArgs, SwaArgs, SwaBackwardArgs,
-                          MlstmGatesArgs, MlstmGatesBackwardArgs, MlstmArgs, MlstmBackwardArgs,
-                          SwigluArgs, SwigluBackwardArgs, CrossEntropyArgs>;
+using Call =
+    std::variant<CopyArgs, FillArgs, AddArgs, CastArgs, GemmArgs, EmbeddingArgs,
+                 EmbeddingBackwardArgs, RmsNormArgs, RmsNormApplyArgs, RmsNormBackwardArgs,
+                 HeadNormArgs, HeadNormBackwardArgs, RopeArgs, SwaArgs, SwaBackwardArgs,
+                 MlstmGatesArgs, MlstmGatesBackwardArgs, RmsNormGatesArgs, RmsNormGatesBackwardArgs,
+                 MlstmArgs, MlstmBackwardArgs, SwigluArgs, SwigluBackwardArgs, CrossEntropyArgs>;
 
 Status make_call(Backend& backend, Stream& stream, const Call& call);
 

@@ -115,6 +115,10 @@ Status GraphBackend::mlstm_gates(Stream& s, const MlstmGatesArgs& a) { return ca
 Status GraphBackend::mlstm_gates_backward(Stream& s, const MlstmGatesBackwardArgs& a) {
   return call(s, a);
 }
+Status GraphBackend::rms_norm_gates(Stream& s, const RmsNormGatesArgs& a) { return call(s, a); }
+Status GraphBackend::rms_norm_gates_backward(Stream& s, const RmsNormGatesBackwardArgs& a) {
+  return call(s, a);
+}
 Status GraphBackend::mlstm(Stream& s, const MlstmArgs& a) { return call(s, a); }
 Status GraphBackend::mlstm_backward(Stream& s, const MlstmBackwardArgs& a) { return call(s, a); }
 Status GraphBackend::swiglu(Stream& s, const SwigluArgs& a) { return call(s, a); }

@@ -62,6 +62,8 @@ class GraphBackend final : public BackendWrapper {
   Status swa_decode(Stream& s, const SwaDecodeArgs& a) override;
   Status mlstm_gates(Stream& s, const MlstmGatesArgs& a) override;
   Status mlstm_gates_backward(Stream& s, const MlstmGatesBackwardArgs& a) override;
+  Status rms_norm_gates(Stream& s, const RmsNormGatesArgs& a) override;
+  Status rms_norm_gates_backward(Stream& s, const RmsNormGatesBackwardArgs& a) override;
   Status mlstm(Stream& s, const MlstmArgs& a) override;
   Status mlstm_backward(Stream& s, const MlstmBackwardArgs& a) override;
   Status mlstm_step(Stream& s, const MlstmStepArgs& a) override;

@@ -101,6 +101,12 @@ Status MeasuringBackend::mlstm_gates(Stream&, const MlstmGatesArgs& a) {
 Status MeasuringBackend::mlstm_gates_backward(Stream&, const MlstmGatesBackwardArgs& a) {
   return counted(validate(a), 0.0);
 }
+Status MeasuringBackend::rms_norm_gates(Stream&, const RmsNormGatesArgs& a) {
+  return counted(validate(a), 0.0);
+}
+Status MeasuringBackend::rms_norm_gates_backward(Stream&, const RmsNormGatesBackwardArgs& a) {
+  return counted(validate(a), 0.0);
+}
 Status MeasuringBackend::mlstm(Stream&, const MlstmArgs& a) {
   return counted(validate(a), cost(a));
 }

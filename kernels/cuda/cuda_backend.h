@@ -64,10 +64,12 @@ class CudaBackend final : public Backend {
   Status swa_backward(Stream& s, const SwaBackwardArgs& a) override;                 // swa*.cu
   Status swa_decode(Stream& s, const SwaDecodeArgs& a) override;                     // swa*.cu
   Status mlstm_gates(Stream& s, const MlstmGatesArgs& a) override;                   // gates.cu
-  Status mlstm_gates_backward(Stream& s, const MlstmGatesBackwardArgs& a) override;  // gates.cu
-  Status mlstm(Stream& s, const MlstmArgs& a) override;                              // mlstm*.cu
-  Status mlstm_backward(Stream& s, const MlstmBackwardArgs& a) override;             // mlstm*.cu
-  Status mlstm_step(Stream& s, const MlstmStepArgs& a) override;                     // mlstm*.cu
+  Status mlstm_gates_backward(Stream& s, const MlstmGatesBackwardArgs& a) override;  // gates_*.cu
+  Status rms_norm_gates(Stream& s, const RmsNormGatesArgs& a) override;
+  Status rms_norm_gates_backward(Stream& s, const RmsNormGatesBackwardArgs& a) override;
+  Status mlstm(Stream& s, const MlstmArgs& a) override;                   // mlstm*.cu
+  Status mlstm_backward(Stream& s, const MlstmBackwardArgs& a) override;  // mlstm*.cu
+  Status mlstm_step(Stream& s, const MlstmStepArgs& a) override;          // mlstm*.cu
   Status swiglu(Stream& s, const SwigluArgs& a) override;
   Status swiglu_backward(Stream& s, const SwigluBackwardArgs& a) override;
   Status cross_entropy(Stream& s, const CrossEntropyArgs& a) override;

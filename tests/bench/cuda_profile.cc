@@ -142,6 +142,13 @@ Status CudaProfile::mlstm_gates(Stream& s, const MlstmGatesArgs& a) {
 Status CudaProfile::mlstm_gates_backward(Stream& s, const MlstmGatesBackwardArgs& a) {
   return timed("mlstm gates backward", s, 0.0, [&] { return inner().mlstm_gates_backward(s, a); });
 }
+Status CudaProfile::rms_norm_gates(Stream& s, const RmsNormGatesArgs& a) {
+  return timed("norm and gates", s, 0.0, [&] { return inner().rms_norm_gates(s, a); });
+}
+Status CudaProfile::rms_norm_gates_backward(Stream& s, const RmsNormGatesBackwardArgs& a) {
+  return timed("norm and gates backward", s, 0.0,
+               [&] { return inner().rms_norm_gates_backward(s, a); });
+}
 Status CudaProfile::swiglu(Stream& s, const SwigluArgs& a) {
   return timed("swiglu", s, 0.0, [&] { return inner().swiglu(s, a); });
 }

@@ -157,6 +157,14 @@ SWAX_STAGE(mlstm_gates, MlstmGatesArgs, SWAX_NONE, &a.x_TD, &a.wi_ND, &a.wf_ND, 
            &a.i_TN, &a.f_TN)
 SWAX_STAGE(mlstm_gates_backward, MlstmGatesBackwardArgs, SWAX_NONE, &a.x_TD, &a.wi_ND, &a.wf_ND,
            &a.i_TN, &a.f_TN, &a.di_TN, &a.df_TN, &a.dx_TD, &a.dwi_ND, &a.dwf_ND, &a.dbi_N, &a.dbf_N)
+SWAX_STAGE(rms_norm_gates, RmsNormGatesArgs, SWAX_NONE, &a.norm.x_TD, &a.norm.w_D, &a.norm.y_TD,
+           &a.norm.rstd_T, &a.gates.x_TD, &a.gates.wi_ND, &a.gates.wf_ND, &a.gates.bi_N,
+           &a.gates.bf_N, &a.gates.i_TN, &a.gates.f_TN)
+SWAX_STAGE(rms_norm_gates_backward, RmsNormGatesBackwardArgs, SWAX_NONE, &a.gates.x_TD,
+           &a.gates.wi_ND, &a.gates.wf_ND, &a.gates.i_TN, &a.gates.f_TN, &a.gates.di_TN,
+           &a.gates.df_TN, &a.gates.dx_TD, &a.gates.dwi_ND, &a.gates.dwf_ND, &a.gates.dbi_N,
+           &a.gates.dbf_N, &a.norm.x_TD, &a.norm.w_D, &a.norm.rstd_T, &a.norm.dy_TD, &a.norm.dx_TD,
+           &a.norm.dw_D, &a.norm.scratch)
 SWAX_STAGE(mlstm, MlstmArgs, SWAX_NONE, &a.q_TNK, &a.k_TNK, &a.v_TNU, &a.i_TN, &a.f_TN, &a.reset_T,
            &a.h_TNU, &a.states_CNKU1, &a.m_state_CN, &a.m_TN, &a.den_TN, &a.scratch)
 SWAX_STAGE(mlstm_backward, MlstmBackwardArgs, SWAX_NONE, &a.q_TNK, &a.k_TNK, &a.v_TNU, &a.i_TN,

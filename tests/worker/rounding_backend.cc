@@ -125,6 +125,16 @@ Status RoundingBackend::mlstm_gates_backward(Stream& s, const MlstmGatesBackward
   return ok();
 }
 
+Status RoundingBackend::rms_norm_gates(Stream& s, const RmsNormGatesArgs& a) {
+  SWAX_TRY(rms_norm(s, a.norm));
+  return mlstm_gates(s, a.gates);
+}
+
+Status RoundingBackend::rms_norm_gates_backward(Stream& s, const RmsNormGatesBackwardArgs& a) {
+  SWAX_TRY(mlstm_gates_backward(s, a.gates));
+  return rms_norm_backward(s, a.norm);
+}
+
 Status RoundingBackend::mlstm(Stream&, const MlstmArgs& a) {
   SWAX_TRY(validate(a));
   rounded_mlstm(a);

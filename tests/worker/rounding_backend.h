@@ -27,6 +27,8 @@ class RoundingBackend final : public BackendWrapper {
   Status swa_backward(Stream& s, const SwaBackwardArgs& a) override;
   Status mlstm_gates(Stream& s, const MlstmGatesArgs& a) override;
   Status mlstm_gates_backward(Stream& s, const MlstmGatesBackwardArgs& a) override;
+  Status rms_norm_gates(Stream& s, const RmsNormGatesArgs& a) override;
+  Status rms_norm_gates_backward(Stream& s, const RmsNormGatesBackwardArgs& a) override;
   Status mlstm(Stream& s, const MlstmArgs& a) override;
   Status mlstm_backward(Stream& s, const MlstmBackwardArgs& a) override;
   Status swiglu(Stream& s, const SwigluArgs& a) override;

@@ -55,18 +55,19 @@ MlstmLayer::Heads MlstmLayer::heads_of(const ModelShape& shape, const Tensor& qk
 }
 
 Status MlstmLayer::project(StepCtx& ctx, Tensor x_TD, const Projected& p) {
-  SWAX_TRY(norm_forward(ctx, x_TD, weight(ctx, norm_), p.in_TD, p.rstd_T));
-  SWAX_TRY(linears(ctx, p.in_TD,
-                   {weight(ctx, wq_), weight(ctx, wk_), weight(ctx, wv_), weight(ctx, wo_gate_)},
-                   {p.heads.q_TNK, p.heads.k_TNK, p.heads.v_TNU, p.heads.gate_TNU}));
-  return ctx.backend.mlstm_gates(ctx.stream, {.x_TD = p.in_TD,
-                                              .wi_ND = weight(ctx, wi_),
-                                              .wf_ND = weight(ctx, wf_),
-                                              .bi_N = weight(ctx, bi_),
-                                              .bf_N = weight(ctx, bf_),
-                                              .i_TN = p.i_TN,
-                                              .f_TN = p.f_TN,
-                                              .cap = static_cast<float>(ctx.shape.gate_cap)});
+  SWAX_TRY(ctx.backend.rms_norm_gates(
+      ctx.stream, {.norm = norm_args(ctx, x_TD, weight(ctx, norm_), p.in_TD, p.rstd_T),
+                   .gates = {.x_TD = p.in_TD,
+                             .wi_ND = weight(ctx, wi_),
+                             .wf_ND = weight(ctx, wf_),
+                             .bi_N = weight(ctx, bi_),
+                             .bf_N = weight(ctx, bf_),
+                             .i_TN = p.i_TN,
+                             .f_TN = p.f_TN,
+                             .cap = static_cast<float>(ctx.shape.gate_cap)}}));
+  return linears(ctx, p.in_TD,
+                 {weight(ctx, wq_), weight(ctx, wk_), weight(ctx, wv_), weight(ctx, wo_gate_)},
+                 {p.heads.q_TNK, p.heads.k_TNK, p.heads.v_TNU, p.heads.gate_TNU});
 }
 
 Status MlstmLayer::head_norm(StepCtx& ctx, const Normed& n) {
@@ -187,32 +188,30 @@ Status MlstmLayer::projections_backward(StepCtx& ctx, const Projected& d, Tensor
   SWAX_TRY(linears_dx(ctx, {dq_TNK, dk_TNK, dv_TNU, dgate_TNU},
                       {weight(ctx, wq_), weight(ctx, wk_), weight(ctx, wv_), weight(ctx, wo_gate_)},
                       din_TD));
-  {
-    const ScratchScope in(ctx);
-    SWAX_ASSIGN(const Tensor in_TD, ctx.saved(kMlstmIn));
-    SWAX_TRY(linears_dw(ctx, {dq_TNK, dk_TNK, dv_TNU, dgate_TNU}, in_TD,
-                        {grad(ctx, wq_), grad(ctx, wk_), grad(ctx, wv_), grad(ctx, wo_gate_)}));
-    SWAX_TRY(ctx.backend.mlstm_gates_backward(ctx.stream,
-                                              {.x_TD = in_TD,
-                                               .wi_ND = weight(ctx, wi_),
-                                               .wf_ND = weight(ctx, wf_),
-                                               .i_TN = ctx.save(kMlstmI),
-                                               .f_TN = ctx.save(kMlstmF),
-                                               .di_TN = d.i_TN,
-                                               .df_TN = d.f_TN,
-                                               .dx_TD = din_TD,
-                                               .dwi_ND = grad(ctx, wi_),
-                                               .dwf_ND = grad(ctx, wf_),
-                                               .dbi_N = grad(ctx, bi_),
-                                               .dbf_N = grad(ctx, bf_),
-                                               .cap = static_cast<float>(ctx.shape.gate_cap)}));
-  }
-  return norm_backward(ctx, {.x_TD = x_TD,
-                             .w_D = weight(ctx, norm_),
-                             .rstd_T = ctx.save(kMlstmRstd),
-                             .dy_TD = din_TD,
-                             .dx_TD = dx_TD,
-                             .dw_D = grad(ctx, norm_)});
+  const ScratchScope in(ctx);
+  SWAX_ASSIGN(const Tensor in_TD, ctx.saved(kMlstmIn));
+  SWAX_TRY(linears_dw(ctx, {dq_TNK, dk_TNK, dv_TNU, dgate_TNU}, in_TD,
+                      {grad(ctx, wq_), grad(ctx, wk_), grad(ctx, wv_), grad(ctx, wo_gate_)}));
+  return ctx.backend.rms_norm_gates_backward(
+      ctx.stream, {.gates = {.x_TD = in_TD,
+                             .wi_ND = weight(ctx, wi_),
+                             .wf_ND = weight(ctx, wf_),
+                             .i_TN = ctx.save(kMlstmI),
+                             .f_TN = ctx.save(kMlstmF),
+                             .di_TN = d.i_TN,
+                             .df_TN = d.f_TN,
+                             .dx_TD = din_TD,
+                             .dwi_ND = grad(ctx, wi_),
+                             .dwf_ND = grad(ctx, wf_),
+                             .dbi_N = grad(ctx, bi_),
+                             .dbf_N = grad(ctx, bf_),
+                             .cap = static_cast<float>(ctx.shape.gate_cap)},
+                   .norm = norm_backward_args(ctx, {.x_TD = x_TD,
+                                                    .w_D = weight(ctx, norm_),
+                                                    .rstd_T = ctx.save(kMlstmRstd),
+                                                    .dy_TD = din_TD,
+                                                    .dx_TD = dx_TD,
+                                                    .dw_D = grad(ctx, norm_)})});
 }
 
 Status MlstmLayer::reform(StepCtx& ctx, Tensor x_TD, int tag, Tensor out) {

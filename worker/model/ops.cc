@@ -123,26 +123,33 @@ Status linears_dw(StepCtx& ctx, TensorList dy_TO, Tensor x_TI, TensorList dw_OI)
   return ok();
 }
 
+RmsNormArgs norm_args(const StepCtx& ctx, Tensor x_TD, Tensor w_D, Tensor y_TD, Tensor rstd_T) {
+  return {.x_TD = x_TD,
+          .w_D = w_D,
+          .y_TD = y_TD,
+          .rstd_T = rstd_T,
+          .eps = static_cast<float>(ctx.shape.norm_eps)};
+}
+
 Status norm_forward(StepCtx& ctx, Tensor x_TD, Tensor w_D, Tensor y_TD, Tensor rstd_T) {
-  return ctx.backend.rms_norm(ctx.stream, {.x_TD = x_TD,
-                                           .w_D = w_D,
-                                           .y_TD = y_TD,
-                                           .rstd_T = rstd_T,
-                                           .eps = static_cast<float>(ctx.shape.norm_eps)});
+  return ctx.backend.rms_norm(ctx.stream, norm_args(ctx, x_TD, w_D, y_TD, rstd_T));
+}
+
+RmsNormBackwardArgs norm_backward_args(StepCtx& ctx, const NormBackward& n) {
+  const int64_t elements = rms_norm_backward_scratch(n.x_TD.dims[0], n.x_TD.dims[1]);
+  return {.x_TD = n.x_TD,
+          .w_D = n.w_D,
+          .rstd_T = n.rstd_T,
+          .dy_TD = n.dy_TD,
+          .dx_TD = n.dx_TD,
+          .dw_D = n.dw_D,
+          .scratch = ctx.arena.take(DType::kF32, {elements}),
+          .accumulate_dx = true};
 }
 
 Status norm_backward(StepCtx& ctx, const NormBackward& n) {
   const ScratchScope scope(ctx);
-  const int64_t elements = rms_norm_backward_scratch(n.x_TD.dims[0], n.x_TD.dims[1]);
-  return ctx.backend.rms_norm_backward(ctx.stream,
-                                       {.x_TD = n.x_TD,
-                                        .w_D = n.w_D,
-                                        .rstd_T = n.rstd_T,
-                                        .dy_TD = n.dy_TD,
-                                        .dx_TD = n.dx_TD,
-                                        .dw_D = n.dw_D,
-                                        .scratch = ctx.arena.take(DType::kF32, {elements}),
-                                        .accumulate_dx = true});
+  return ctx.backend.rms_norm_backward(ctx.stream, norm_backward_args(ctx, n));
 }
 
 }  // namespace swax

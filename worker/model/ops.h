@@ -54,6 +54,8 @@ Status linears(StepCtx& ctx, Tensor x_TI, TensorList w_OI, TensorList y_TO);
 Status linears_dx(StepCtx& ctx, TensorList dy_TO, TensorList w_OI, Tensor dx_TI);
 Status linears_dw(StepCtx& ctx, TensorList dy_TO, Tensor x_TI, TensorList dw_OI);
 
+// What the norm of a layer takes, alone or with the ops that a backend joins to it.
+RmsNormArgs norm_args(const StepCtx& ctx, Tensor x_TD, Tensor w_D, Tensor y_TD, Tensor rstd_T);
 Status norm_forward(StepCtx& ctx, Tensor x_TD, Tensor w_D, Tensor y_TD, Tensor rstd_T);
 // dx_TD += gradient through the norm: dx_TD holds the gradient of the residual path before.
 // Scratch comes from the arena.
@@ -61,5 +63,7 @@ struct NormBackward {
   Tensor x_TD, w_D, rstd_T, dy_TD, dx_TD, dw_D;
 };
 Status norm_backward(StepCtx& ctx, const NormBackward& n);
+// Its scratch stays in the arena until the caller's scope ends.
+RmsNormBackwardArgs norm_backward_args(StepCtx& ctx, const NormBackward& n);
 
 }  // namespace swax
