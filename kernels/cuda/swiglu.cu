@@ -1,4 +1,4 @@
-// SwiGLU and the rotary embedding: element-wise over rows.
+// SwiGLU: element-wise over rows.
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/launch.h"
@@ -90,70 +90,6 @@ __global__ void __launch_bounds__(kThreads) swiglu_backward_kernel(SwigluBackwar
 }
 
 template <typename X>
-struct Rope {
-  X* x;
-  const float* cos;
-  const float* sin;
-  int64_t x_stride, cos_stride, sin_stride;
-  int64_t tokens, heads, pairs;
-  int64_t groups;  // head h stands beside h + groups in a thread
-  float sign;
-};
-
-// A vector inside the row.
-template <bool kAligned, typename T>
-__device__ __forceinline__ void load_inside(const T* row, int64_t col, int64_t n,
-                                            float (&y)[kVec]) {
-  if constexpr (kAligned) {
-    unpack(load_pack(row + col), y);
-  } else {
-    load8<false>(row, col, n, y);
-  }
-}
-
-// Heads that a thread turns by the angles it has read: with one, finding and reading the angles
-// takes more instructions than the turn.
-constexpr int kRopeHeads = 2;
-
-template <bool kAligned, typename X>
-__global__ void __launch_bounds__(kThreads, 4) rope_kernel(Rope<X> r) {
-  const int64_t groups = r.groups;
-  for_vector({r.tokens * groups, r.pairs}, [&](int64_t row, int64_t col) {
-    const int64_t t = divided(row, groups);
-    const int64_t first = row - t * groups;
-    X* base = r.x + t * r.x_stride;
-    const auto low = [&](int h) { return base + (first + h * groups) * 2 * r.pairs; };
-    const auto there = [&](int h) { return first + h * groups < r.heads; };
-    float x[kRopeHeads][kVec];
-    float y[kRopeHeads][kVec];
-#pragma unroll
-    for (int h = 0; h < kRopeHeads; ++h) {
-      if (!there(h)) break;
-      load_inside<kAligned>(low(h), col, r.pairs, x[h]);
-      load_inside<kAligned>(low(h) + r.pairs, col, r.pairs, y[h]);
-    }
-    float c[kVec];
-    float turn[kVec];
-    load_inside<kAligned>(r.cos + t * r.cos_stride, col, r.pairs, c);
-    load_inside<kAligned>(r.sin + t * r.sin_stride, col, r.pairs, turn);
-#pragma unroll
-    for (int i = 0; i < kVec; ++i) turn[i] *= r.sign;
-#pragma unroll
-    for (int h = 0; h < kRopeHeads; ++h) {
-      if (!there(h)) break;
-#pragma unroll
-      for (int i = 0; i < kVec; ++i) {
-        const float turned = fmaf(-y[h][i], turn[i], x[h][i] * c[i]);
-        y[h][i] = fmaf(x[h][i], turn[i], y[h][i] * c[i]);
-        x[h][i] = turned;
-      }
-      store8<kAligned>(low(h), col, r.pairs, x[h]);
-      store8<kAligned>(low(h) + r.pairs, col, r.pairs, y[h]);
-    }
-  });
-}
-
-template <typename X>
 void launch_swiglu(cudaStream_t stream, const SwigluArgs& a) {
   const Grid grid{a.a_TF.dims[0], a.a_TF.dims[1]};
   const Swiglu<X> x{data_of<X>(a.a_TF),
@@ -197,30 +133,6 @@ void launch_swiglu_backward(cudaStream_t stream, const SwigluBackwardArgs& a) {
   }
 }
 
-template <typename X>
-void launch_rope(cudaStream_t stream, const RopeArgs& a) {
-  Rope<X> r;
-  r.x = data_of<X>(a.x_THE);
-  r.cos = a.cos_TP.f32();
-  r.sin = a.sin_TP.f32();
-  r.x_stride = row_stride(a.x_THE);
-  r.cos_stride = row_stride(a.cos_TP);
-  r.sin_stride = row_stride(a.sin_TP);
-  r.tokens = a.x_THE.dims[0];
-  r.heads = a.x_THE.dims[1];
-  r.pairs = a.x_THE.dims[2] / 2;
-  r.groups = div_ceil(r.heads, int64_t{kRopeHeads});
-  r.sign = a.inverse ? -1.0F : 1.0F;
-  const unsigned blocks = blocks_of({r.tokens * r.groups, r.pairs});
-  const bool vectors =
-      r.pairs % kVec == 0 && vector_rows(a.x_THE) && vector_rows(a.cos_TP) && vector_rows(a.sin_TP);
-  if (vectors) {
-    rope_kernel<true><<<blocks, kThreads, 0, stream>>>(r);
-  } else {
-    rope_kernel<false><<<blocks, kThreads, 0, stream>>>(r);
-  }
-}
-
 }  // namespace
 
 Status CudaBackend::swiglu(Stream& s, const SwigluArgs& a) {
@@ -236,13 +148,6 @@ Status CudaBackend::swiglu_backward(Stream& s, const SwigluBackwardArgs& a) {
   a.a_TF.dtype == DType::kBF16 ? launch_swiglu_backward<bf16>(raw(s), a)
                                : launch_swiglu_backward<float>(raw(s), a);
   return last_launch("swiglu_backward");
-}
-
-Status CudaBackend::rope(Stream& s, const RopeArgs& a) {
-  SWAX_TRY(validate(a));
-  SWAX_TRY(need_data("rope", {&a.x_THE, &a.cos_TP, &a.sin_TP}));
-  a.x_THE.dtype == DType::kBF16 ? launch_rope<bf16>(raw(s), a) : launch_rope<float>(raw(s), a);
-  return last_launch("rope");
 }
 
 }  // namespace swax::cuda
