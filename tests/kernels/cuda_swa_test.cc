@@ -83,6 +83,12 @@ TEST(CudaSwa, TurnsItsGradientsBack) {
   check({.tokens = 70, .heads = 2, .kv_heads = 1, .size = 6, .window = 24, .turned = true});
 }
 
+// Small enough for a race checker.
+TEST(CudaSwa, BlocksTakeSeveralPieces) {
+  SWAX_NEED_DEVICE();
+  check({.tokens = 130, .heads = 140, .kv_heads = 140, .size = 128, .window = 70});
+}
+
 TEST(CudaSwa, StopsAtDocumentBorders) {
   SWAX_NEED_DEVICE();
   const std::vector<std::vector<int32_t>> borders = {
