@@ -101,8 +101,10 @@ __device__ void produce_past(const Params& p, const Work& w, Writer& ring) {
                                down(query ? p.state : p.state_slope, i * kSlab, 0, row));
   }
   const TensorMap& self = query ? p.q : p.k;
-  for (int i = 0; i < kMlstmQk; i += 2 * kSlab) {
-    ring.put<2, 2>(down(self, i, w.head, w.token), down(self, i + kSlab, w.head, w.token));
+  const float* n = (query ? p.x.n : p.x.dn) + row;
+  for (int i = 0; i < kMlstmQk; i += kTileColumns) {
+    ring.put<2, 2>(down(self, i, w.head, w.token), down(self, i + kSlab, w.head, w.token), n + i,
+                   kTileColumns * sizeof(float));
   }
 }
 
@@ -161,19 +163,30 @@ __device__ __forceinline__ uint32_t shared_word(uint32_t address) {
   return word;
 }
 
-// acc becomes past (acc inverse + gamma n); sum += it times q (or k), which the ring brings in two
-// slabs of 128 columns.
-__device__ __forceinline__ void finish_past(float (&acc)[128], const float* n, const Rows& rows,
-                                            uint32_t part, Reader& ring, float (&sum)[2]) {
+__device__ __forceinline__ float2 shared_pair(uint32_t address) {
+  float2 pair;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+               : "=f"(pair.x), "=f"(pair.y)
+               : "r"(address)
+               : "memory");
+  return pair;
+}
+
+// acc becomes past (acc inverse + gamma n); sum += it times q (or k). The ring brings these rows
+// and n in two slabs of 128 columns.
+__device__ __forceinline__ void finish_past(float (&acc)[128], const Rows& rows, uint32_t part,
+                                            Reader& ring, float (&sum)[2]) {
   const auto row = static_cast<uint32_t>(lane_row());
 #pragma unroll
   for (int tile = 0; tile < 2; ++tile) {
-    const uint32_t self = ring.take() + part * kBoxBytes + row * 128 + threadIdx.x % 4 * 4;
+    const uint32_t slab = ring.take();
+    const uint32_t self = slab + part * kBoxBytes + row * 128 + threadIdx.x % 4 * 4;
+    const uint32_t n = slab + 4 * kBoxBytes + threadIdx.x % 4 * 8;
 #pragma unroll
     for (int g = 0; g < 16; ++g) {
       const uint32_t at = self + static_cast<uint32_t>(g / 8) * kRowSlabBytes +
                           (static_cast<uint32_t>(g % 8) ^ row % 8) * 16;
-      const float2 pair = *reinterpret_cast<const float2*>(n + tile * 128 + g * 8 + lane_column());
+      const float2 pair = shared_pair(n + static_cast<uint32_t>(g) * 32);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const uint32_t bits = shared_word(at + static_cast<uint32_t>(half) * 1024);
@@ -222,10 +235,9 @@ __device__ __forceinline__ void piece(const Params& p, const Work& w, Reader& ri
 #pragma unroll
     for (int e = 0; e < 128; ++e) acc[e] *= rows.past[e % 4 / 2];
   } else {
-    const int64_t state = (int64_t{w.chunk} * p.x.heads + w.head) * kMlstmQk;
     const bool query = kKind == Kind::kQuery;
     float past[2] = {0.0F, 0.0F};
-    finish_past(acc, (query ? p.x.n : p.x.dn) + state, rows, part, ring, past);
+    finish_past(acc, rows, part, ring, past);
     write_products(p.x, w, token, query ? p.x.query_past : p.x.key_past, past);
   }
   mma_hold(acc);

@@ -3,6 +3,7 @@
 // to 256 columns wide. Internal to kernels/cuda.
 #pragma once
 
+#include "kernels/cuda/bulk.cuh"
 #include "kernels/cuda/hopper_ring.cuh"
 
 namespace swax::cuda {
@@ -102,6 +103,18 @@ struct SlabWriter {
     barrier_expect(&ring.full[stage], (kA + kB) * kBoxBytes);
     copy<kA>(ring.slab[stage], a, &ring.full[stage]);
     copy<kB>(ring.slab[stage] + kA * kBoxBytes, b, &ring.full[stage]);
+    place.next();
+  }
+  // Behind the boxes also a row of `bytes`.
+  template <int kA, int kB>
+  __device__ __forceinline__ void put(const Boxes& a, const Boxes& b, const void* row,
+                                      uint32_t bytes) {
+    const int stage = place.stage;
+    barrier_wait(&ring.empty[stage], place.phase ^ 1U);
+    barrier_expect(&ring.full[stage], (kA + kB) * kBoxBytes + bytes);
+    copy<kA>(ring.slab[stage], a, &ring.full[stage]);
+    copy<kB>(ring.slab[stage] + kA * kBoxBytes, b, &ring.full[stage]);
+    bulk_load(ring.slab[stage] + (kA + kB) * kBoxBytes, row, bytes, &ring.full[stage]);
     place.next();
   }
 
