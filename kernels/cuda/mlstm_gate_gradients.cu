@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kThreads = kMlstmChunk;
 
-// Sum over the block in a fixed tree; thread 0 gets it.
+// Sum over the block in a fixed order; every thread gets it.
 __device__ float block_sum(float value) {
   __shared__ float partial[kThreads / 32];
   value = warp_sum(value);
@@ -20,22 +20,17 @@ __device__ float block_sum(float value) {
   return sum;
 }
 
-__global__ void carried_kernel(MlstmTuned x) {
-  const int64_t piece = static_cast<int64_t>(blockIdx.x) * x.heads + blockIdx.y;
-  constexpr int64_t kState = static_cast<int64_t>(kMlstmQk) * kMlstmV;
-  const __nv_bfloat16* before = x.states + piece * kState;
-  const __nv_bfloat16* after = x.dstates + piece * kState;
-  float sum = x.n[piece * kMlstmQk + threadIdx.x] * x.dn[piece * kMlstmQk + threadIdx.x];
-#pragma unroll 4
-  for (int64_t at = threadIdx.x * 8; at < kState; at += kThreads * 8) {
-    const Bf16x8 a = load8(before + at);
-    const Bf16x8 b = load8(after + at);
-#pragma unroll
-    for (int i = 0; i < 8; ++i) sum = fmaf(a.get(i), b.get(i), sum);
+// Weight of the carry times <[C | n] before the chunk, [dC | dn] after it>.
+__device__ float carried(const MlstmTuned& x, int64_t head, int c) {
+  static_assert(kThreads == kMlstmQk && kMlstmCarriedParts <= kThreads);
+  const int thread = static_cast<int>(threadIdx.x);
+  const int64_t row = (int64_t{c} * x.heads + head) * kMlstmQk + thread;
+  const int64_t chunk = head * x.chunks + c;
+  float sum = x.n[row] * x.dn[row];
+  if (thread < kMlstmCarriedParts) {
+    sum += x.carried[chunk * kMlstmCarriedParts + thread];
   }
-  sum = block_sum(sum);
-  const int64_t chunk = static_cast<int64_t>(blockIdx.y) * x.chunks + blockIdx.x;
-  if (threadIdx.x == 0) x.carried[chunk] = sum * x.carry_weight[chunk];
+  return block_sum(sum) * x.carry_weight[chunk];
 }
 
 // k dk inside the chunk, of the token `local` of chunk c: its parts in order. Queries of the first
@@ -71,6 +66,7 @@ __global__ void gate_gradients_kernel(MlstmTuned x) {
   const int t = c * kMlstmChunk + r;
   const bool real = t < x.tokens;
   const int64_t at = head * x.tokens + t;
+  const double along_carry = carried(x, head, c);
   const double own = real ? key_pairs(x, head, c, r) : 0.0;
   pairs_of[r] = own;
   const double write = real ? x.key_past[at] : 0.0F;
@@ -88,9 +84,8 @@ __global__ void gate_gradients_kernel(MlstmTuned x) {
   if (!real) return;
   const int64_t index = t * int64_t{x.heads} + head;
   const bool border = x.reset != nullptr && x.reset[t] != 0;
-  const double carried = x.carried[head * x.chunks + c];
   const float through = 1.0F / (1.0F + expf(x.f[index]));
-  const auto along = static_cast<float>(pairs_of[r] + writes + carried);
+  const auto along = static_cast<float>(pairs_of[r] + writes + along_carry);
   x.df[index] = border ? 0.0F : along * through;
   x.di[index] = static_cast<float>(own + write);
 }
@@ -101,10 +96,6 @@ Launch per_chunk(const MlstmTuned& x, CUstream_st* stream) {
 }
 
 }  // namespace
-
-Status launch_mlstm_carried(CUstream_st* stream, const MlstmTuned& x) {
-  return launch("mlstm_backward", per_chunk(x, stream), carried_kernel, x);
-}
 
 Status launch_mlstm_gate_gradients(CUstream_st* stream, const MlstmTuned& x) {
   return launch("mlstm_backward", per_chunk(x, stream), gate_gradients_kernel, x);

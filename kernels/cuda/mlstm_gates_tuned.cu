@@ -20,40 +20,69 @@ __device__ MlstmLog split_log(double log) {
   return {static_cast<float>(whole), static_cast<float>(x - whole)};
 }
 
-// Sums and logs of a chunk; what needs m comes later.
-__global__ void chunk_kernel(MlstmTuned x) {
+// Sums of the token of this thread, inside its segment.
+struct Sums {
+  int start;       // first token of the segment in the chunk; -1: also the past is seen
+  double prefix;   // log forget gates up to the token
+  double column;   // input gate minus prefix; -inf behind the last token
+  double highest;  // largest column up to the token; forward alone
+};
+
+// Of the chunk of this block, by all its threads.
+template <bool kHighest>
+__device__ Sums chunk_sums(const MlstmTuned& x) {
   __shared__ double sums[kThreads];
   __shared__ int ints[kThreads];
-  const int c = static_cast<int>(blockIdx.x);
   const int head = static_cast<int>(blockIdx.y);
   const int r = static_cast<int>(threadIdx.x);
-  const int t = c * kMlstmChunk + r;
+  const int t = static_cast<int>(blockIdx.x) * kMlstmChunk + r;
   const bool real = t < x.tokens;
   const int64_t gate = static_cast<int64_t>(t) * x.heads + head;
   const bool border = real && x.reset != nullptr && x.reset[t] != 0;
-  const int start = mlstm_scan(border ? r : -1, 0, ints, [](int a, int b) { return max(a, b); });
+  Sums own{};
+  own.start = mlstm_scan(border ? r : -1, 0, ints, [](int a, int b) { return max(a, b); });
   const double forget = real && !border ? log_sigmoid(x.f[gate]) : 0.0F;
-  const int low = start < 0 ? 0 : start;
-  const double prefix = mlstm_scan(forget, low, sums, MlstmAdd{});
-  const double column = real ? x.i[gate] - prefix : -INFINITY;
-  const double highest =
-      mlstm_scan(column, low, sums, [](double a, double b) { return fmax(a, b); });
-  if (!real) return;
+  const int low = own.start < 0 ? 0 : own.start;
+  own.prefix = mlstm_scan(forget, low, sums, MlstmAdd{});
+  own.column = real ? x.i[gate] - own.prefix : -INFINITY;
+  if constexpr (kHighest) {
+    own.highest = mlstm_scan(own.column, low, sums, [](double a, double b) { return fmax(a, b); });
+  }
+  if (!real) return own;
   const int64_t at = static_cast<int64_t>(head) * x.tokens + t;
-  x.prefix[at] = prefix;
-  x.column[at] = column;
-  x.column_max[at] = highest;
-  x.start[at] = start;
-  x.column_log[at] = split_log(column);
-  if (r + 1 == kMlstmChunk || t + 1 == x.tokens) {
-    const int64_t chunk = static_cast<int64_t>(head) * x.chunks + c;
-    x.sum[chunk] = start < 0 ? prefix : -INFINITY;
-    x.top[chunk] = prefix + highest;
+  x.start[at] = own.start;
+  x.column_log[at] = split_log(own.column);
+  return own;
+}
+
+__device__ __forceinline__ bool is_last(const MlstmTuned& x, int r, int t) {
+  return t < x.tokens && (r + 1 == kMlstmChunk || t + 1 == x.tokens);
+}
+
+// Sums and logs of a chunk; what needs m comes later.
+__global__ void chunk_kernel(MlstmTuned x) {
+  const int c = static_cast<int>(blockIdx.x);
+  const int r = static_cast<int>(threadIdx.x);
+  const int t = c * kMlstmChunk + r;
+  const Sums own = chunk_sums<true>(x);
+  if (t >= x.tokens) return;
+  const int64_t at = static_cast<int64_t>(blockIdx.y) * x.tokens + t;
+  x.prefix[at] = own.prefix;
+  x.column[at] = own.column;
+  x.column_max[at] = own.highest;
+  if (is_last(x, r, t)) {
+    const int64_t chunk = static_cast<int64_t>(blockIdx.y) * x.chunks + c;
+    x.sum[chunk] = own.start < 0 ? own.prefix : -INFINITY;
+    x.top[chunk] = own.prefix + own.highest;
   }
 }
 
-// m before each chunk of a head (or read), and the weight of the carry.
-__global__ void carry_kernel(MlstmTuned x, bool find_m, bool initial_state) {
+__device__ __forceinline__ float carry_weight(double sum, float before, float after) {
+  return expf(static_cast<float>(sum + before - after));
+}
+
+// m before each chunk of a head, and the weight of the carry.
+__global__ void carry_kernel(MlstmTuned x, bool initial_state) {
   constexpr int kPiece = 256;
   __shared__ double sum[kPiece];
   __shared__ double top[kPiece];
@@ -65,14 +94,13 @@ __global__ void carry_kernel(MlstmTuned x, bool find_m, bool initial_state) {
     if (c < x.chunks) {
       sum[threadIdx.x] = x.sum[head * x.chunks + c];
       top[threadIdx.x] = x.top[head * x.chunks + c];
-      if (!find_m) m[threadIdx.x + 1] = x.m_state[static_cast<int64_t>(c + 1) * x.heads + head];
     }
     if (threadIdx.x == 0 && begin == 0) {
-      m[0] = find_m && !initial_state ? kMlstmNoPast : x.m_state[head];
-      if (find_m && !initial_state) x.m_state[head] = kMlstmNoPast;
+      m[0] = initial_state ? x.m_state[head] : kMlstmNoPast;
+      if (!initial_state) x.m_state[head] = kMlstmNoPast;
     }
     __syncthreads();
-    if (threadIdx.x == 0 && find_m) {
+    if (threadIdx.x == 0) {
       for (int k = 0; k < count; ++k) {
         m[k + 1] = static_cast<float>(fmax(sum[k] + m[k], top[k]));
       }
@@ -80,9 +108,8 @@ __global__ void carry_kernel(MlstmTuned x, bool find_m, bool initial_state) {
     __syncthreads();
     if (c < x.chunks) {
       const float after = m[threadIdx.x + 1];
-      if (find_m) x.m_state[static_cast<int64_t>(c + 1) * x.heads + head] = after;
-      x.carry_weight[head * x.chunks + c] =
-          expf(static_cast<float>(sum[threadIdx.x] + m[threadIdx.x] - after));
+      x.m_state[static_cast<int64_t>(c + 1) * x.heads + head] = after;
+      x.carry_weight[head * x.chunks + c] = carry_weight(sum[threadIdx.x], m[threadIdx.x], after);
     }
     __syncthreads();
     if (threadIdx.x == 0) m[0] = m[count];
@@ -90,34 +117,67 @@ __global__ void carry_kernel(MlstmTuned x, bool find_m, bool initial_state) {
   }
 }
 
-// Rows of 256: out = round(row * out_weight), and sum over the chunk of row * sum_weight in f32.
-// A warp takes every eighth token, a lane 8 columns.
-__device__ void weigh_rows(const MlstmTuned& x, MlstmRows rows, MlstmRows out, int64_t out_width,
-                           const float* out_weight, const float* sum_weight, float* sum) {
-  __shared__ float partial[8][kMlstmQk];
+// Rows of 256 of the chunk: a warp takes every eighth token, a lane 8 columns. What a pass of
+// kPass of them needs is read before the pass in front of it is worked on, the first one before
+// the weights are there.
+constexpr int kWarps = kThreads / 32;
+constexpr int kPass = 8;
+constexpr int kPasses = kMlstmChunk / kWarps / kPass;
+struct RowPass {
+  Bf16x8 row[kPass];
+};
+
+__device__ __forceinline__ int row_of(int pass, int i) {
+  return (pass * kPass + i) * kWarps + static_cast<int>(threadIdx.x / 32);
+}
+
+__device__ __forceinline__ RowPass load_pass(const MlstmTuned& x, MlstmRows rows, int pass) {
+  const auto column = static_cast<int64_t>(blockIdx.y * kMlstmQk + threadIdx.x % 32 * 8);
+  const int begin = static_cast<int>(blockIdx.x) * kMlstmChunk;
+  RowPass out;
+#pragma unroll
+  for (int i = 0; i < kPass; ++i) {
+    const int t = min(begin + row_of(pass, i), x.tokens - 1);
+    out.row[i] = load8(rows.data + t * rows.stride + column);
+  }
+  return out;
+}
+
+// out = round(row * out_weight), and sum over the chunk of row * sum_weight in f32.
+__device__ void weigh_rows(const MlstmTuned& x, MlstmRows rows, RowPass first, MlstmRows out,
+                           int64_t out_width, const float* out_weight, const float* sum_weight,
+                           float* sum) {
+  __shared__ float partial[kWarps][kMlstmQk];
   const int c = static_cast<int>(blockIdx.x);
   const int head = static_cast<int>(blockIdx.y);
   const int warp = static_cast<int>(threadIdx.x / 32);
   const int column = static_cast<int>(threadIdx.x % 32 * 8);
   float total[8] = {};
-#pragma unroll 4
-  for (int r = warp; r < kMlstmChunk && c * kMlstmChunk + r < x.tokens; r += 8) {
-    const int64_t t = static_cast<int64_t>(c) * kMlstmChunk + r;
-    const Bf16x8 in = load8(rows.data + t * rows.stride + head * kMlstmQk + column);
-    float y[8];
 #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      y[i] = in.get(i) * out_weight[r];
-      total[i] = fmaf(in.get(i), sum_weight[r], total[i]);
+  for (int pass = 0; pass < kPasses; ++pass) {
+    const RowPass now = first;
+    if (pass + 1 < kPasses) first = load_pass(x, rows, pass + 1);
+#pragma unroll
+    for (int i = 0; i < kPass; ++i) {
+      const int r = row_of(pass, i);
+      const int64_t t = static_cast<int64_t>(c) * kMlstmChunk + r;
+      if (t >= x.tokens) continue;
+      float y[8];
+#pragma unroll
+      for (int e = 0; e < 8; ++e) {
+        y[e] = now.row[i].get(e) * out_weight[r];
+        total[e] = fmaf(now.row[i].get(e), sum_weight[r], total[e]);
+      }
+      *reinterpret_cast<uint4*>(out.data + t * out.stride + head * out_width + column) =
+          make_uint4(pack_bf16(y[0], y[1]), pack_bf16(y[2], y[3]), pack_bf16(y[4], y[5]),
+                     pack_bf16(y[6], y[7]));
     }
-    *reinterpret_cast<uint4*>(out.data + t * out.stride + head * out_width + column) = make_uint4(
-        pack_bf16(y[0], y[1]), pack_bf16(y[2], y[3]), pack_bf16(y[4], y[5]), pack_bf16(y[6], y[7]));
   }
 #pragma unroll
   for (int i = 0; i < 8; ++i) partial[warp][column + i] = total[i];
   __syncthreads();
   float all = 0.0F;
-  for (int w = 0; w < 8; ++w) all += partial[w][threadIdx.x];
+  for (int w = 0; w < kWarps; ++w) all += partial[w][threadIdx.x];
   sum[(static_cast<int64_t>(c) * x.heads + head) * kMlstmQk + threadIdx.x] = all;
 }
 
@@ -126,8 +186,9 @@ struct TokenWeights {
   float write;
 };
 
-// Weights of the token of this thread; with find_m its m too.
-__device__ TokenWeights token_weights(const MlstmTuned& x, bool find_m) {
+// Weights of token r of chunk c, of the segment of the token and of that of the last one.
+__device__ TokenWeights token_weights(const MlstmTuned& x, const Sums& own, const Sums& last,
+                                      bool find_m) {
   const int c = static_cast<int>(blockIdx.x);
   const int head = static_cast<int>(blockIdx.y);
   const int r = static_cast<int>(threadIdx.x);
@@ -135,35 +196,38 @@ __device__ TokenWeights token_weights(const MlstmTuned& x, bool find_m) {
   if (t >= x.tokens) return {0.0F, 0.0F};
   const int64_t at = static_cast<int64_t>(head) * x.tokens + t;
   const int64_t index = static_cast<int64_t>(t) * x.heads + head;
-  const int last = min((c + 1) * kMlstmChunk, x.tokens) - 1;
-  const int64_t end = static_cast<int64_t>(head) * x.tokens + last;
   const double before = x.m_state[static_cast<int64_t>(c) * x.heads + head];
   const double after = x.m_state[static_cast<int64_t>(c + 1) * x.heads + head];
-  const double prefix = x.prefix[at];
-  const double past = x.start[at] < 0 ? before : -INFINITY;
-  if (find_m) x.m[index] = static_cast<float>(prefix + fmax(past, x.column_max[at]));
+  const double past = own.start < 0 ? before : -INFINITY;
+  if (find_m) x.m[index] = static_cast<float>(own.prefix + fmax(past, own.highest));
   const double m = x.m[index];
-  const double write = x.prefix[end] + x.column[at] - after;
-  const TokenWeights w{x.scale * expf(static_cast<float>(prefix + past - m)),
-                       r >= x.start[end] ? expf(static_cast<float>(write)) : 0.0F};
-  x.row_log[at] = split_log(prefix - m);
+  const double write = last.prefix + own.column - after;
+  const TokenWeights w{x.scale * expf(static_cast<float>(own.prefix + past - m)),
+                       r >= last.start ? expf(static_cast<float>(write)) : 0.0F};
+  x.row_log[at] = split_log(own.prefix - m);
   x.read_weight[at] = w.read;
   x.write_weight[at] = w.write;
   return w;
 }
 
-__global__ void forward_kernel(MlstmTuned x, MlstmRows k, MlstmRows weighted) {
-  __shared__ float weight[kThreads];
-  weight[threadIdx.x] = token_weights(x, true).write;
-  __syncthreads();
-  weigh_rows(x, k, weighted, kMlstmV, weight, weight, x.dn);
+__device__ Sums stored_sums(const MlstmTuned& x, int t) {
+  const int64_t at = static_cast<int64_t>(blockIdx.y) * x.tokens + t;
+  return {x.start[at], x.prefix[at], x.column[at], x.column_max[at]};
 }
 
-__global__ void backward_kernel(MlstmTuned x, MlstmRows q, MlstmRows h, MlstmRows dh,
-                                MlstmRows weighted) {
-  __shared__ float out_weight[kThreads];
-  __shared__ float sum_weight[kThreads];
-  __shared__ float along[kThreads];
+__global__ void forward_kernel(MlstmTuned x, MlstmRows k, MlstmRows weighted) {
+  __shared__ float weight[kThreads];
+  const RowPass first = load_pass(x, k, 0);
+  const int begin = static_cast<int>(blockIdx.x) * kMlstmChunk;
+  const int last = min(begin + kMlstmChunk, x.tokens) - 1;
+  const int own = min(begin + static_cast<int>(threadIdx.x), last);
+  weight[threadIdx.x] = token_weights(x, stored_sums(x, own), stored_sums(x, last), true).write;
+  __syncthreads();
+  weigh_rows(x, k, first, weighted, kMlstmV, weight, weight, x.dn);
+}
+
+// along[r] = h . dh of the tokens of the chunk.
+__device__ void rows_along(const MlstmTuned& x, MlstmRows h, MlstmRows dh, float* along) {
   const int c = static_cast<int>(blockIdx.x);
   const int head = static_cast<int>(blockIdx.y);
   const int lane = static_cast<int>(threadIdx.x % 32);
@@ -182,10 +246,30 @@ __global__ void backward_kernel(MlstmTuned x, MlstmRows q, MlstmRows h, MlstmRow
     sum = warp_sum(sum);
     if (lane == 0) along[r] = sum;
   }
-  const TokenWeights w = token_weights(x, false);
-  __syncthreads();
+}
+
+__global__ void backward_kernel(MlstmTuned x, MlstmRows q, MlstmRows h, MlstmRows dh,
+                                MlstmRows weighted) {
+  __shared__ float out_weight[kThreads];
+  __shared__ float sum_weight[kThreads];
+  __shared__ float along[kThreads];
+  __shared__ Sums last;
+  const int c = static_cast<int>(blockIdx.x);
+  const int head = static_cast<int>(blockIdx.y);
   const int r = static_cast<int>(threadIdx.x);
   const int t = c * kMlstmChunk + r;
+  rows_along(x, h, dh, along);
+  const RowPass first = load_pass(x, q, 0);
+  const Sums own = chunk_sums<false>(x);
+  if (is_last(x, r, t)) {
+    last = own;
+    const double sum = own.start < 0 ? own.prefix : -INFINITY;
+    x.carry_weight[static_cast<int64_t>(head) * x.chunks + c] =
+        carry_weight(sum, x.m_state[static_cast<int64_t>(c) * x.heads + head],
+                     x.m_state[static_cast<int64_t>(c + 1) * x.heads + head]);
+  }
+  __syncthreads();
+  const TokenWeights w = token_weights(x, own, last, false);
   float inverse = 0.0F;
   float gamma = 0.0F;
   if (t < x.tokens) {
@@ -200,37 +284,7 @@ __global__ void backward_kernel(MlstmTuned x, MlstmRows q, MlstmRows h, MlstmRow
   out_weight[r] = w.read * inverse;
   sum_weight[r] = w.read * gamma;
   __syncthreads();
-  weigh_rows(x, q, weighted, kMlstmV, out_weight, sum_weight, x.dn);
-}
-
-// A thread per key column; chunks in order, or last first. What several chunks add is read before
-// the first of them is used.
-__global__ void normaliser_kernel(MlstmTuned x, bool backward, bool initial_state) {
-  constexpr int kAhead = 16;
-  const int64_t head = blockIdx.x;
-  const int64_t k = threadIdx.x;
-  const auto chunk = [&](int step) { return backward ? x.chunks - 1 - step : step; };
-  const auto at = [&](int64_t c) { return (c * x.heads + head) * kMlstmQk + k; };
-  float sum = !backward && initial_state ? x.n[at(0)] : 0.0F;
-  if (!backward) x.n[at(0)] = sum;
-  for (int begin = 0; begin < x.chunks; begin += kAhead) {
-    float added[kAhead];
-    float carry[kAhead];
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      const int c = chunk(min(begin + i, x.chunks - 1));
-      added[i] = x.dn[at(c)];
-      carry[i] = x.carry_weight[head * x.chunks + c];
-    }
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      if (begin + i >= x.chunks) break;
-      const int c = chunk(begin + i);
-      if (backward) x.dn[at(c)] = sum;
-      sum = fmaf(sum, carry[i], added[i]);
-      if (!backward) x.n[at(c + 1)] = sum;
-    }
-  }
+  weigh_rows(x, q, first, weighted, kMlstmV, out_weight, sum_weight, x.dn);
 }
 
 Launch per_chunk(const MlstmTuned& x, CUstream_st* stream) {
@@ -244,22 +298,13 @@ Status launch_mlstm_gates(CUstream_st* stream, const MlstmTuned& x, MlstmRows k,
                           bool initial_state) {
   SWAX_TRY(launch("mlstm", per_chunk(x, stream), chunk_kernel, x));
   const Launch heads{static_cast<unsigned>(x.heads), kThreads, 0, stream};
-  SWAX_TRY(launch("mlstm", heads, carry_kernel, x, true, initial_state));
+  SWAX_TRY(launch("mlstm", heads, carry_kernel, x, initial_state));
   return launch("mlstm", per_chunk(x, stream), forward_kernel, x, k, weighted);
 }
 
 Status launch_mlstm_gates_backward(CUstream_st* stream, const MlstmTuned& x, MlstmRows q,
                                    MlstmRows h, MlstmRows dh, MlstmRows weighted) {
-  SWAX_TRY(launch("mlstm_backward", per_chunk(x, stream), chunk_kernel, x));
-  const Launch heads{static_cast<unsigned>(x.heads), kThreads, 0, stream};
-  SWAX_TRY(launch("mlstm_backward", heads, carry_kernel, x, false, true));
   return launch("mlstm_backward", per_chunk(x, stream), backward_kernel, x, q, h, dh, weighted);
-}
-
-Status launch_mlstm_normaliser(CUstream_st* stream, const MlstmTuned& x, bool backward,
-                               bool initial_state) {
-  const Launch heads{static_cast<unsigned>(x.heads), kMlstmQk, 0, stream};
-  return launch("mlstm", heads, normaliser_kernel, x, backward, initial_state);
 }
 
 }  // namespace swax::cuda

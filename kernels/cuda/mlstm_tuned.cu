@@ -57,7 +57,7 @@ void take_backward(const Shape& s, Parts* parts, MlstmTuned* x) {
   x->key_pairs = parts->take<double>(kMlstmPairParts * each);
   x->query_past = parts->take(each);
   x->key_past = parts->take(each);
-  x->carried = parts->take(s.heads * s.chunks);
+  x->carried = parts->take(s.heads * s.chunks * kMlstmCarriedParts);
   const auto halves = [&](int64_t elements) {
     return reinterpret_cast<__nv_bfloat16*>(parts->take(elements / 2));
   };
@@ -129,7 +129,6 @@ Status launch_mlstm_tuned(CUstream_st* stream, const MlstmArgs& a) {
   take_gates(s, &parts, &x);
   // The weighted keys lie where h comes later.
   SWAX_TRY(launch_mlstm_gates(stream, x, rows_of(a.k_TNK), rows_of(a.h_TNU), a.initial_state));
-  SWAX_TRY(launch_mlstm_normaliser(stream, x, false, a.initial_state));
   SWAX_TRY(launch_mlstm_states(stream, x, a.h_TNU, a.v_TNU, false, a.initial_state));
   return launch_mlstm_values(stream, x, a.q_TNK, a.k_TNK, a.v_TNU, a.h_TNU);
 }
@@ -145,9 +144,7 @@ Status launch_mlstm_backward_tuned(CUstream_st* stream, const MlstmBackwardArgs&
   // The weighted queries lie where dv comes later.
   SWAX_TRY(launch_mlstm_gates_backward(stream, x, rows_of(a.q_TNK), rows_of(a.h_TNU),
                                        rows_of(a.dh_TNU), rows_of(a.dv_TNU)));
-  SWAX_TRY(launch_mlstm_normaliser(stream, x, true, false));
   SWAX_TRY(launch_mlstm_states(stream, x, a.dv_TNU, a.dh_TNU, true, false));
-  SWAX_TRY(launch_mlstm_carried(stream, x));
   SWAX_TRY(launch_mlstm_pairs(stream, x, a.q_TNK, a.k_TNK, a.dh_TNU, a.v_TNU));
   SWAX_TRY(launch_mlstm_gradients(stream, x, a));
   return launch_mlstm_gate_gradients(stream, x);

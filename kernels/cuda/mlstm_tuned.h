@@ -16,6 +16,9 @@ namespace swax::cuda {
 constexpr int kMlstmQk = 256;
 constexpr int kMlstmV = 512;
 constexpr int kMlstmChunk = 256;
+constexpr int kMlstmStateSide = 64;  // rows and columns of a block's part of a state
+constexpr int kMlstmCarriedParts =   // of a state, one for each warp of these blocks
+    kMlstmQk / kMlstmStateSide * (kMlstmV / kMlstmStateSide) * 4;
 // Tiles of 128 queries x 128 keys of a chunk that are not empty: queries of half a with keys of
 // half b <= a is tile a + b.
 constexpr int kMlstmTiles = 3;
@@ -59,7 +62,7 @@ struct MlstmTuned {
   double* key_pairs;       // [kMlstmPairParts, N, T] k dk inside the chunk, parts by their queries
   float* query_past;       // q dq through the state
   float* key_past;         // k dk through the state
-  float* carried;          // [N, C] weight of the carry times <C' before, dC' after>
+  float* carried;          // [N, C, kMlstmCarriedParts] parts of <C before, dC after>
   __nv_bfloat16* dstates;  // [C, N, K, U] gradient of the state after each chunk
   __nv_bfloat16* pairs;    // [C, N, kMlstmTiles, 128, 128] P / D inside a chunk, queries by keys
   __nv_bfloat16* pair_slopes;  // the same of dS
@@ -86,17 +89,13 @@ Status launch_mlstm_gates(CUstream_st* stream, const MlstmTuned& x, MlstmRows k,
 // The same with m given, inverse, gamma, and `weighted`: q times its read weight and inverse.
 Status launch_mlstm_gates_backward(CUstream_st* stream, const MlstmTuned& x, MlstmRows q,
                                    MlstmRows h, MlstmRows dh, MlstmRows weighted);
-// n before each chunk, or its gradient after each chunk, from what the chunks add (in x.dn).
-Status launch_mlstm_normaliser(CUstream_st* stream, const MlstmTuned& x, bool backward,
-                               bool initial_state);
-// carried, then di and df, once the parts of q dq and k dk are there.
-Status launch_mlstm_carried(CUstream_st* stream, const MlstmTuned& x);
+// di and df, once the parts of q dq and k dk are there.
 Status launch_mlstm_gate_gradients(CUstream_st* stream, const MlstmTuned& x);
 
-// States from `weighted` (keys, or queries in the backward pass) and `values` (v, or dh).
+// States, n (from what the chunks add, in x.dn) from `weighted` (keys, or queries in the backward
+// pass) and `values` (v, or dh). Backward: carried too.
 Status launch_mlstm_states(CUstream_st* stream, const MlstmTuned& x, const Tensor& weighted,
                            const Tensor& values, bool backward, bool initial_state);
-// h.
 Status launch_mlstm_values(CUstream_st* stream, const MlstmTuned& x, const Tensor& q,
                            const Tensor& k, const Tensor& v, const Tensor& h);
 // pairs, pair_slopes, query_pairs, key_pairs.
