@@ -7,6 +7,7 @@
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/math.cuh"
+#include "kernels/cuda/small_product.cuh"
 #include "kernels/cuda/vec.cuh"
 
 namespace swax::cuda {
@@ -82,15 +83,6 @@ constexpr int kTileTokens = 16;
 constexpr int kTileGates = 8;
 constexpr int kTileCols = 32;  // of one step of a warp
 constexpr int64_t kTileDimMax = 65536;
-
-// d (16 x 8) += A (16 x 16) B (16 x 8), bf16 with sums in f32.
-__device__ __forceinline__ void mma_16_8_16(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2,
-                                            uint32_t a3, uint32_t b0, uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-      "{%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
 
 // 16 tokens a block; its warps share the columns and their sums are added in the order of warps.
 // The order of columns inside a product is free, so a lane takes the eight neighbouring columns of
