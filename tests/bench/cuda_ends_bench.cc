@@ -133,6 +133,55 @@ void gates(Bench& b) {
   });
 }
 
+// The norm of an mLSTM layer with its gates. Backward reads x, dy and the residual gradient, and
+// writes the last; where it takes the two ops it moves more than is counted here.
+void norm_gates(Bench& b, int64_t dim, int64_t heads) {
+  const double row = static_cast<double>(kTokens * dim) * 2.0;
+  const std::string at = " D " + std::to_string(dim);
+  const auto inputs = [&b, dim, heads] {
+    return sets([&] {
+      const auto rows = [&] { return b.make(kBf16, {kTokens, dim}); };
+      const auto gate = [&] { return b.make(kF32, {kTokens, heads}); };
+      RmsNormGatesBackwardArgs a;
+      a.norm = {rows(),
+                b.make(kBf16, {dim}),
+                b.make(kF32, {kTokens}),
+                rows(),
+                rows(),
+                b.make(kF32, {dim}),
+                b.make(kF32, {rms_norm_backward_scratch(kTokens, dim)}),
+                true};
+      a.gates = {rows(),
+                 b.make(kBf16, {heads, dim}),
+                 b.make(kBf16, {heads, dim}),
+                 gate(),
+                 gate(),
+                 gate(),
+                 gate(),
+                 a.norm.dy_TD,
+                 b.make(kF32, {heads, dim}),
+                 b.make(kF32, {heads, dim}),
+                 b.make(kF32, {heads}),
+                 b.make(kF32, {heads}),
+                 15.0F};
+      return a;
+    });
+  };
+  b.bytes("rms_norm_gates" + at, 2.0 * row, [&]() -> Run {
+    return [&b, bias = b.make(kBf16, {heads}), s = inputs()](int i) {
+      const auto& [g, n] = s[static_cast<size_t>(i)];
+      return b.backend->rms_norm_gates(
+          *b.stream, {{n.x_TD, n.w_D, g.x_TD, n.rstd_T, 1e-6F},
+                      {g.x_TD, g.wi_ND, g.wf_ND, bias, bias, g.i_TN, g.f_TN, g.cap}});
+    };
+  });
+  b.bytes("rms_norm_gates_backward +=" + at, 4.0 * row, [&]() -> Run {
+    return [&b, s = inputs()](int i) {
+      return b.backend->rms_norm_gates_backward(*b.stream, s[static_cast<size_t>(i)]);
+    };
+  });
+}
+
 struct Product {
   const char* name;
   int64_t m, n, k;
@@ -260,6 +309,8 @@ void bench_ends(Bench& b) {
   embeddings(b);
   losses(b);
   gates(b);
+  norm_gates(b, kDim, kHeads);
+  norm_gates(b, 4096, 8);
 }
 
 void bench_products(Bench& b) {
