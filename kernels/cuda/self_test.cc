@@ -213,6 +213,99 @@ class MlstmCheck {
   std::vector<float> f_ = normals("f", kTokens* kHeads, 1.0F);
 };
 
+// The shape of a layer of the 1.4B preset; groups of rows and a short one.
+class NormGatesCheck {
+ public:
+  NormGatesCheck(Backend& backend, SelfTestRig& rig) : backend_(backend), rig_(rig) {
+    for (float& w : weights_) w = round_to_bf16(w / 64.0F);
+  }
+
+  Status check() {
+    const double there = f32_bound(kDim, 3), back = f32_bound(kTokens + kDim, 9);
+    const Named names[] = {{"y", there},           {"i", there},           {"f", there},
+                           {"gradient dx", back},  {"gradient dw", back},  {"gradient dwi", back},
+                           {"gradient dwf", back}, {"gradient dbi", back}, {"gradient dbf", back}};
+    return check_kernel("norm and gates", names,
+                        [this](DType dtype, bool tuned) { return run(dtype, tuned); });
+  }
+
+ private:
+  static constexpr int64_t kTokens = 141, kDim = 2048, kHeads = 4;
+  static constexpr float kCap = 15.0F;
+
+  Tensor rows(DType dtype, std::span<const float> values = {}) {
+    return rig_.tensor(dtype, {kTokens, kDim}, values);
+  }
+  Tensor gates(std::span<const float> values = {}) {
+    return rig_.tensor(DType::kF32, {kTokens, kHeads}, values);
+  }
+  Tensor sums(std::initializer_list<int64_t> dims) { return rig_.tensor(DType::kF32, dims); }
+
+  Result<Results> run(DType dtype, bool tuned) {
+    rig_.reset();
+    RmsNormGatesArgs a;
+    a.norm = {rows(dtype, x_), rig_.tensor(dtype, {kDim}, w_), rows(dtype), sums({kTokens}), 1e-6F};
+    const Tensor weights = rig_.tensor(dtype, {2 * kHeads, kDim}, weights_);
+    const Tensor bias = rig_.tensor(dtype, {kHeads}, bias_);
+    a.gates = {a.norm.y_TD,
+               weights.rows(0, kHeads),
+               weights.rows(kHeads, kHeads),
+               bias,
+               bias,
+               gates(),
+               gates(),
+               kCap};
+    RmsNormGatesBackwardArgs b;
+    b.gates = {a.norm.y_TD,
+               a.gates.wi_ND,
+               a.gates.wf_ND,
+               a.gates.i_TN,
+               a.gates.f_TN,
+               gates(di_),
+               gates(df_),
+               rows(dtype, dy_),
+               sums({kHeads, kDim}),
+               sums({kHeads, kDim}),
+               sums({kHeads}),
+               sums({kHeads}),
+               kCap};
+    b.norm = {a.norm.x_TD,
+              a.norm.w_D,
+              a.norm.rstd_T,
+              b.gates.dx_TD,
+              rows(dtype, x_),
+              sums({kDim}),
+              sums({rms_norm_backward_scratch(kTokens, kDim)}),
+              true};
+    SWAX_TRY(rig_.upload());
+    Stream& s = rig_.stream();
+    if (tuned) {
+      SWAX_TRY(backend_.rms_norm_gates(s, a));
+      SWAX_TRY(backend_.rms_norm_gates_backward(s, b));
+    } else {
+      SWAX_TRY(backend_.rms_norm(s, a.norm));
+      SWAX_TRY(backend_.mlstm_gates(s, a.gates));
+      SWAX_TRY(backend_.mlstm_gates_backward(s, b.gates));
+      SWAX_TRY(backend_.rms_norm_backward(s, b.norm));
+    }
+    SWAX_TRY(rig_.download());
+    return Results{
+        rig_.values(a.norm.y_TD),    rig_.values(a.gates.i_TN),  rig_.values(a.gates.f_TN),
+        rig_.values(b.norm.dx_TD),   rig_.values(b.norm.dw_D),   rig_.values(b.gates.dwi_ND),
+        rig_.values(b.gates.dwf_ND), rig_.values(b.gates.dbi_N), rig_.values(b.gates.dbf_N)};
+  }
+
+  Backend& backend_;
+  SelfTestRig& rig_;
+  std::vector<float> x_ = normals("x", kTokens* kDim);
+  std::vector<float> w_ = normals("w", kDim, 1.0F);
+  std::vector<float> dy_ = normals("dy", kTokens* kDim);
+  std::vector<float> weights_ = normals("wi, wf", 2 * kHeads * kDim);
+  std::vector<float> bias_ = normals("b", kHeads);
+  std::vector<float> di_ = normals("di", kTokens* kHeads);
+  std::vector<float> df_ = normals("df", kTokens* kHeads);
+};
+
 }  // namespace
 
 Status check_result(std::string_view kernel, std::string_view result, std::span<const float> tuned,
@@ -231,7 +324,8 @@ Status check_result(std::string_view kernel, std::string_view result, std::span<
 Status self_test(Backend& backend) {
   SWAX_ASSIGN(SelfTestRig rig, SelfTestRig::create(backend));
   SWAX_TRY(check_swa(rig));
-  return MlstmCheck(rig).check();
+  SWAX_TRY(MlstmCheck(rig).check());
+  return NormGatesCheck(backend, rig).check();
 }
 
 }  // namespace swax::cuda
