@@ -60,7 +60,9 @@ TEST(ModelBits, LayersMayRecomputeDifferently) {
       ASSERT_TRUE(rig.status().ok()) << rig.status().to_string();
       expect_same(none, run);
       EXPECT_EQ(run.arena_peak, run.arena_planned);
-      if (layers < r.shape.layers) EXPECT_LT(run.arena_peak, before.arena_peak) << layers;
+      if (layers < r.shape.layers) {
+        EXPECT_LT(run.arena_peak, before.arena_peak) << layers;
+      }
       before = run;
     }
   }
