@@ -1,235 +1,52 @@
 // Backward of the gates of the mLSTM. A block owns a run of tokens: it forms the gradients of the
 // pre-activations, then goes once over x and dx of its tokens, four columns a thread, with the
-// weights and their partial gradients of up to 16 gates in registers. Partial gradients lie in the
-// stream's workspace and are folded over blocks. Other shapes take plain kernels.
+// partial gradients of up to 16 weights in registers, and the weights too where there are 8 at most
+// (16 lie in shared memory). Partial gradients lie in the stream's workspace and are folded over
+// blocks. Other shapes take plain kernels.
 #include <algorithm>
 
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/gates_backward.cuh"
+#include "kernels/cuda/kernel_launch.cuh"
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/vec.cuh"
 #include "proto/base/text.h"
 
 namespace swax::cuda {
 namespace {
 
-template <typename X, typename W>
-struct GatesBackward {
-  const X* x;
-  const W* wi;
-  const W* wf;
-  const float* i;
-  const float* f;
-  float* di;
-  float* df;
-  X* dx;
-  float* dwi;
-  float* dwf;
-  float* dbi;
-  float* dbf;
-  float* partial;       // [blocks, 2 N, D]
-  float* bias_partial;  // [blocks, 2 N]
-  int64_t x_stride, wi_stride, wf_stride, dx_stride, dwi_stride, dwf_stride;
-  int64_t tokens, dim, heads, block_tokens;
-  float cap;
-};
-// Gate g < N is i of head g, else f of head g - N.
-template <typename G>
-__device__ __forceinline__ auto gate_row(const G& a, int64_t gate) {
-  return gate < a.heads ? a.wi + gate * a.wi_stride : a.wf + (gate - a.heads) * a.wf_stride;
-}
-// Element [t, head] of i_TN or f_TN.
-template <typename G, typename P>
-__device__ __forceinline__ P* gate_value(P* i, P* f, const G& a, int64_t t, int64_t gate) {
-  return gate < a.heads ? i + t * a.heads + gate : f + t * a.heads + gate - a.heads;
-}
-// Gradient of the pre-activation: replaces that of the capped value.
-template <typename G>
-__device__ __forceinline__ float through_cap(const G& a, int64_t t, int64_t gate) {
-  float* d = gate_value(a.di, a.df, a, t, gate);
-  float slope = 1.0F;
-  if (a.cap > 0.0F) {
-    const float ratio = *gate_value(a.i, a.f, a, t, gate) / a.cap;
-    slope = (1.0F - ratio) * (1.0F + ratio);
-  }
-  *d *= slope;
-  return *d;
-}
-
-// Four neighbouring elements.
-template <typename T>
-struct Four;
-template <>
-struct Four<bf16> {
-  uint2 v;
-  __device__ __forceinline__ void get(float (&y)[4]) const {
-    y[0] = low_half(v.x);
-    y[1] = high_half(v.x);
-    y[2] = low_half(v.y);
-    y[3] = high_half(v.y);
-  }
-  __device__ __forceinline__ void set(const float (&y)[4]) {
-    v = make_uint2(two_bf16(y[0], y[1]), two_bf16(y[2], y[3]));
-  }
-};
-template <>
-struct Four<float> {
-  float4 v;
-  __device__ __forceinline__ void get(float (&y)[4]) const {
-    y[0] = v.x;
-    y[1] = v.y;
-    y[2] = v.z;
-    y[3] = v.w;
-  }
-  __device__ __forceinline__ void set(const float (&y)[4]) {
-    v = make_float4(y[0], y[1], y[2], y[3]);
-  }
-};
-
-constexpr int kCols = 4;           // of one thread
-constexpr int kAhead = 4;          // tokens in flight, that go through together
-constexpr int kChunkTokens = 128;  // whose gate gradients lie in shared memory
-template <int kGates>
-constexpr int kBlockThreads = kGates <= 8 ? 512 : 256;
-
-template <int kGates>
-constexpr int kLanes = kBlockThreads<kGates> / kGates;  // tokens at a time
-
-// Forms the gradients of the block's pre-activations; shared: their sums, kLanes of each gate.
 template <int kGates, typename X, typename W>
-__device__ __forceinline__ void form_slopes(const GatesBackward<X, W>& a, int64_t begin,
-                                            int64_t end, float* shared) {
-  const int gate = static_cast<int>(threadIdx.x) % kGates;
-  float sum = 0.0F;
-  if (gate < 2 * a.heads) {
-    for (int64_t t = begin + threadIdx.x / kGates; t < end; t += kLanes<kGates>) {
-      sum += through_cap(a, t, gate);
-    }
-  }
-  shared[threadIdx.x] = sum;
-}
-template <int kGates, typename X, typename W>
-__device__ __forceinline__ void store_bias(const GatesBackward<X, W>& a, const float* shared) {
-  const int gate = static_cast<int>(threadIdx.x);
-  if (gate >= 2 * a.heads) return;
-  float sum = shared[gate];
-  for (int k = 1; k < kLanes<kGates>; ++k) sum += shared[k * kGates + gate];
-  a.bias_partial[static_cast<int64_t>(blockIdx.x) * 2 * a.heads + gate] = sum;
-}
-
-// Those of kChunkTokens tokens from `chunk` on, to shared memory.
-template <int kGates, typename X, typename W>
-__device__ __forceinline__ void load_slopes(const GatesBackward<X, W>& a, int64_t chunk,
-                                            int64_t end, float (&d)[kGates][kChunkTokens]) {
-  __syncthreads();  // d was read; the first time: the gradients are written
-  for (int e = static_cast<int>(threadIdx.x); e < kGates * kChunkTokens;
-       e += kBlockThreads<kGates>) {
-    const int64_t t = chunk + e / kGates;
-    const int g = e % kGates;
-    d[g][e / kGates] = t < end && g < 2 * a.heads ? *gate_value(a.di, a.df, a, t, g) : 0.0F;
-  }
-  __syncthreads();
-}
-
-// Four columns of x and dx of kAhead tokens.
-template <typename X>
-struct GateRows {
-  Four<X> x[kAhead];
-  Four<X> dx[kAhead];
-
-  template <typename W>
-  __device__ __forceinline__ void fetch(const GatesBackward<X, W>& a, int64_t t, int64_t end,
-                                        int64_t col) {
-#pragma unroll
-    for (int k = 0; k < kAhead; ++k) {
-      x[k] = {};
-      dx[k] = {};
-      if (col >= a.dim || t + k >= end) continue;
-      x[k] = *reinterpret_cast<const Four<X>*>(a.x + (t + k) * a.x_stride + col);
-      dx[k] = *reinterpret_cast<const Four<X>*>(a.dx + (t + k) * a.dx_stride + col);
-    }
-  }
-};
-
-// Four columns of the weights and their gradients.
-template <int kGates, typename W>
-struct GateColumns {
-  Four<W> w[kGates];
-  float dw[kGates][kCols];
-
-  template <typename X>
-  __device__ __forceinline__ void start(const GatesBackward<X, W>& a, int64_t col) {
-#pragma unroll
-    for (int g = 0; g < kGates; ++g) {
-      w[g] = {};
-      if (col < a.dim && g < 2 * a.heads) {
-        w[g] = *reinterpret_cast<const Four<W>*>(gate_row(a, g) + col);
-      }
-#pragma unroll
-      for (int i = 0; i < kCols; ++i) dw[g][i] = 0.0F;
-    }
-  }
-  // The tokens whose first has the place `at` in d.
-  __device__ __forceinline__ void add(const float (&d)[kGates][kChunkTokens], int64_t at,
-                                      const float (&x)[kAhead][kCols], float (&dx)[kAhead][kCols]) {
-#pragma unroll
-    for (int g = 0; g < kGates; ++g) {
-      const float4 four = *reinterpret_cast<const float4*>(&d[g][at]);
-      const float dg[kAhead] = {four.x, four.y, four.z, four.w};
-      float wg[kCols];
-      w[g].get(wg);
-#pragma unroll
-      for (int k = 0; k < kAhead; ++k) {
-#pragma unroll
-        for (int i = 0; i < kCols; ++i) {
-          dw[g][i] = fmaf(dg[k], x[k][i], dw[g][i]);
-          dx[k][i] = fmaf(dg[k], wg[i], dx[k][i]);
-        }
-      }
-    }
-  }
-  template <typename X>
-  __device__ __forceinline__ void store(const GatesBackward<X, W>& a, int64_t col) const {
-#pragma unroll
-    for (int g = 0; g < kGates; ++g) {
-      if (col >= a.dim || g >= 2 * a.heads) continue;
-      float* out = a.partial + (static_cast<int64_t>(blockIdx.x) * 2 * a.heads + g) * a.dim + col;
-      *reinterpret_cast<float4*>(out) = make_float4(dw[g][0], dw[g][1], dw[g][2], dw[g][3]);
-    }
-  }
-};
-
-template <int kGates, typename X, typename W>
-__global__ void __launch_bounds__(kBlockThreads<kGates>, 1)
-    gates_rows_kernel(GatesBackward<X, W> a) {
-  constexpr int kBlock = kBlockThreads<kGates>;
-  __shared__ __align__(16) float d[kGates][kChunkTokens];
+__global__ void __launch_bounds__(kBlock, 1) gates_rows_kernel(GatesBackward<X, W> a) {
+  constexpr int kTokens = kAhead<kGates>;
+  constexpr int kChunk = kChunkTokens<kGates>;
+  extern __shared__ __align__(16) unsigned char weights[];
+  __shared__ __align__(16) float d[kGates][kChunk];
   __shared__ float shared[kBlock];
   const int64_t begin = static_cast<int64_t>(blockIdx.x) * a.block_tokens;
   const int64_t end = min(begin + a.block_tokens, a.tokens);
   int64_t col = static_cast<int64_t>(threadIdx.x) * kCols;
-  GateRows<X> next;
+  GateRows<X, kTokens> next;
   next.fetch(a, begin, end, col);
   form_slopes<kGates>(a, begin, end, shared);
   for (; col - static_cast<int64_t>(threadIdx.x) * kCols < a.dim; col += kBlock * kCols) {
     GateColumns<kGates, W> columns;
-    columns.start(a, col);
+    columns.start(a, col, weights);
     if (col >= kBlock * kCols) next.fetch(a, begin, end, col);
-    for (int64_t chunk = begin; chunk < end; chunk += kChunkTokens) {
+    for (int64_t chunk = begin; chunk < end; chunk += kChunk) {
       load_slopes<kGates>(a, chunk, end, d);
-      const int64_t chunk_end = min(chunk + kChunkTokens, end);
-      for (int64_t t = chunk; t < chunk_end; t += kAhead) {
-        float x[kAhead][kCols];
-        float dx[kAhead][kCols];
+      const int64_t chunk_end = min(chunk + kChunk, end);
+      for (int64_t t = chunk; t < chunk_end; t += kTokens) {
+        float x[kTokens][kCols];
+        float dx[kTokens][kCols];
 #pragma unroll
-        for (int k = 0; k < kAhead; ++k) {
+        for (int k = 0; k < kTokens; ++k) {
           next.x[k].get(x[k]);
           next.dx[k].get(dx[k]);
         }
-        next.fetch(a, t + kAhead, end, col);
+        next.fetch(a, t + kTokens, end, col);
         columns.add(d, t - chunk, x, dx);
 #pragma unroll
-        for (int k = 0; k < kAhead; ++k) {
+        for (int k = 0; k < kTokens; ++k) {
           if (col >= a.dim || t + k >= end) continue;
           Four<X> out;
           out.set(dx[k]);
@@ -321,8 +138,9 @@ __global__ void __launch_bounds__(kFoldCols* kFoldRuns, 4)
 // Tokens of a block: as many as a chunk, more where the partials of all blocks would not fit the
 // workspace. 0: no size fits.
 int64_t tokens_of_block(int64_t tokens, int64_t gates, int64_t dim) {
+  const int64_t chunk = gates <= 8 ? kChunkTokens<8> : kChunkTokens<16>;
   const int64_t fit = kStreamWorkspace / (gates * (dim + 1) * static_cast<int64_t>(sizeof(float)));
-  return fit < 1 ? 0 : round_up(div_ceil(tokens, fit), int64_t{kChunkTokens});
+  return fit < 1 ? 0 : round_up(div_ceil(tokens, fit), chunk);
 }
 
 template <typename X, typename W>
@@ -330,9 +148,10 @@ Status launch_backward(cudaStream_t stream, const GatesBackward<X, W>& a, bool v
   const auto blocks = static_cast<unsigned>(div_ceil(a.tokens, a.block_tokens));
   const auto gates = static_cast<unsigned>(2 * a.heads);
   if (vectors && gates <= 8) {
-    gates_rows_kernel<8><<<blocks, kBlockThreads<8>, 0, stream>>>(a);
+    gates_rows_kernel<8><<<blocks, kBlock, 0, stream>>>(a);
   } else if (vectors && gates <= 16) {
-    gates_rows_kernel<16><<<blocks, kBlockThreads<16>, 0, stream>>>(a);
+    const Launch l{dim3(blocks), dim3(kBlock), 16 * kBlock * sizeof(Four<W>), stream};
+    SWAX_TRY(launch("mlstm_gates_backward", l, gates_rows_kernel<16, X, W>, a));
   } else {
     const dim3 columns(blocks, static_cast<unsigned>(div_ceil(a.dim, kThreads)), gates);
     gate_slope_any<<<dim3(blocks, gates), kThreads, 0, stream>>>(a);
