@@ -1,5 +1,5 @@
-// A ring of tiles of 128 x 128 bf16 between one copying thread and two computing warpgroups: both
-// walk the same list of tiles. Internal to kernels/cuda.
+// A ring of tiles, of 128 x 128 bf16 unless kBytes says otherwise, between one copying thread and
+// two computing warpgroups: both walk the same list of tiles. Internal to kernels/cuda.
 #pragma once
 
 #include "kernels/cuda/hopper_tile.cuh"
@@ -23,9 +23,9 @@ __device__ __forceinline__ void release(uint64_t* empty) {
   }
 }
 
-template <int kStages, Release kBy = Release::kWarp>
+template <int kStages, Release kBy = Release::kWarp, int kBytes = kTileBytes>
 struct TileRing {
-  unsigned char tile[kStages][kTileBytes];
+  unsigned char tile[kStages][kBytes];
   uint64_t full[kStages];
   uint64_t empty[kStages];
 
@@ -68,9 +68,9 @@ struct RingWriter {
 };
 
 // Tiles are taken in order and given back in order.
-template <int kStages, Release kBy = Release::kWarp>
+template <int kStages, Release kBy = Release::kWarp, int kBytes = kTileBytes>
 struct RingReader {
-  TileRing<kStages, kBy>& ring;
+  TileRing<kStages, kBy, kBytes>& ring;
   RingPlace<kStages> taken = {};
   RingPlace<kStages> given = {};
   int held = 0;
