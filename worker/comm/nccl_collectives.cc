@@ -115,7 +115,7 @@ void NcclCollectives::fail(const std::string& reason) {
   }
   log_error("comm", "collectives end", {{"reason", reason}});
   board_->give_up(reason);
-  if (options_.copy_engines) {
+  if (options_.copy_engines) {  // only the end of the process frees a stream that waits for one
     log_flush();
     host_.abort(reason);
   }
