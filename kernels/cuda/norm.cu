@@ -22,11 +22,10 @@ struct RmsNorm {
   float eps;
 };
 
-// y from x and rstd: the same rounding in forward and in re-forming.
-__device__ __forceinline__ void normed(const float (&x)[kVec], const float (&w)[kVec], float rstd,
-                                       float (&y)[kVec]) {
+__device__ __forceinline__ void norm_pack(const float (&x)[kVec], const float (&w)[kVec],
+                                          float rstd, float (&y)[kVec]) {
 #pragma unroll
-  for (int i = 0; i < kVec; ++i) y[i] = (x[i] * rstd) * w[i];
+  for (int i = 0; i < kVec; ++i) y[i] = normed(x[i], rstd, w[i]);
 }
 
 __device__ __forceinline__ void add_squares(const float (&x)[kVec], float (&sums)[kVec]) {
@@ -89,7 +88,7 @@ __global__ void __launch_bounds__(kRowWarps* kWarp, 8) rms_norm_rows(RmsNorm<X, 
     } else {
       unpack(read_pack(a.w + col), w);
     }
-    normed(v, w, rstd, out);
+    norm_pack(v, w, rstd, out);
     store8<true>(y, col, a.dim, out);
   }
 }
@@ -134,7 +133,7 @@ __global__ void __launch_bounds__(kRowThreads, 1024 / kRowThreads) rms_norm_bloc
     float out[kVec];
     unpack(row[p], v);
     unpack(weight[p], w);
-    normed(v, w, rstd, out);
+    norm_pack(v, w, rstd, out);
     store8<true>(a.y + t * a.y_stride, col, a.dim, out);
   }
 }
@@ -154,7 +153,7 @@ __global__ void __launch_bounds__(kThreads) rms_norm_any(RmsNorm<X, W> a) {
   if (threadIdx.x == 0) a.rstd[t] = rstd;
   X* y = a.y + t * a.y_stride;
   for (int64_t i = threadIdx.x; i < a.dim; i += kThreads) {
-    from_f32(y + i, (to_f32(x[i]) * rstd) * to_f32(a.w[i]));
+    from_f32(y + i, normed(to_f32(x[i]), rstd, to_f32(a.w[i])));
   }
 }
 
@@ -180,7 +179,7 @@ __global__ void __launch_bounds__(kThreads, 4) rms_norm_apply_kernel(RmsNorm<X, 
 #pragma unroll
     for (int k = 0; k < kApplyRows; ++k) {
       float y[kVec];
-      normed(x[k], w, rstd[k], y);
+      norm_pack(x[k], w, rstd[k], y);
       if (first + k < a.tokens) store8<kAligned>(a.y + (first + k) * a.y_stride, col, a.dim, y);
     }
   }

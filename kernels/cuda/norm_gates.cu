@@ -190,7 +190,7 @@ struct Tiles {
       unpack(Pack<bf16>{x[j]}, v);
       unpack(load_pack(s.w + col + j * kWarp), w);
 #pragma unroll
-      for (int i = 0; i < kVec; ++i) v[i] = (v[i] * rstd) * w[i];  // as rms_norm_apply
+      for (int i = 0; i < kVec; ++i) v[i] = normed(v[i], rstd, w[i]);
       Pack<bf16> out;
       pack(v, out);
       if (there) store_pack(y + j * kWarp, out);

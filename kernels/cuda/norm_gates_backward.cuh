@@ -195,7 +195,7 @@ struct Columns {
       sum[r] = 0.0F;
 #pragma unroll
       for (int i = 0; i < kCols; ++i) {
-        v[i] = (v[i] * rstd[r]) * w[i];
+        v[i] = normed(v[i], rstd[r], w[i]);
         sum[r] = fmaf(v[i], dy[r][i], sum[r]);
       }
 #pragma unroll

@@ -193,4 +193,7 @@ __device__ __forceinline__ float block_max(float x, float* shared) {
   return top;
 }
 
+// y of RMSNorm: the same rounding in forward, in re-forming and where backward forms it again.
+__device__ __forceinline__ float normed(float x, float rstd, float w) { return (x * rstd) * w; }
+
 }  // namespace swax::cuda

@@ -57,6 +57,12 @@ Outputs run_joint(const Shape& s, DType type, const Inputs& in, Rig& rig, Forwar
   const Status there = rig.backend->rms_norm_gates(*rig.stream, a);
   EXPECT_TRUE(there.ok()) << there.to_string();
   if (forward != nullptr) *forward = {y.floats(), rstd.floats(), i.floats(), f.floats()};
+  // What light recompute re-forms.
+  Values again(type, t * d);
+  const Status formed = rig.backend->rms_norm_apply(
+      *rig.stream, {a.norm.x_TD, a.norm.w_D, a.norm.rstd_T, again.view({t, d})});
+  EXPECT_TRUE(formed.ok()) << formed.to_string();
+  EXPECT_TRUE(same_bits("y formed again", again.floats(), y.floats()));
   RmsNormGatesBackwardArgs b;
   b.gates = {a.norm.y_TD,
              a.gates.wi_ND,
