@@ -56,6 +56,20 @@ SumStep sum_next(const SlotPlan& p, int64_t slot) {
   return step;
 }
 
+// The bits of the counter between two micro-steps; they repeat after `lanes` micro-steps.
+bool level_waits(const SlotPlan& p, int level) {
+  for (int64_t j = 1; j <= p.lanes && j * p.ranks < p.slots; ++j) {
+    if ((j * p.ranks % p.lanes >> level & 1) != 0) return true;
+  }
+  return false;
+}
+
+int levels_waiting(const SlotPlan& p) {
+  int count = 0;
+  for (int level = 0; level < kSumLevelsMax; ++level) count += level_waits(p, level) ? 1 : 0;
+  return count;
+}
+
 double sum_slots(const SlotPlan& p, const std::vector<double>& values) {
   return sum_in_order(p, values);
 }

@@ -38,13 +38,10 @@ struct SumStep {
 };
 SumStep sum_next(const SlotPlan& p, int64_t slot);
 
-// Levels that are ever stored to: the partial sums an owner holds beside its accumulator.
-inline int sum_levels(const SlotPlan& p) {
-  const int64_t group = p.slots < p.lanes ? p.slots : p.lanes;
-  int levels = 0;
-  while ((int64_t{1} << levels) < group) ++levels;
-  return levels;
-}
+// Whether a partial sum of `level` waits for slots of a later micro-step. The owner holds those
+// beside its accumulator; the others live while the pieces of one micro-step are added.
+bool level_waits(const SlotPlan& p, int level);
+int levels_waiting(const SlotPlan& p);  // their number
 
 // The same order over doubles and integers that lie in memory ([B] in slot order).
 double sum_slots(const SlotPlan& p, const std::vector<double>& values);

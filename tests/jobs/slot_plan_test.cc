@@ -90,6 +90,36 @@ TEST(SlotPlan, EveryNumberOfRanksGivesTheBitsOfTheDefinition) {
   }
 }
 
+// Counted from what the owner stores and takes, micro-step by micro-step.
+TEST(SlotPlan, LevelsWaitThatSlotsOfALaterMicroStepJoin) {
+  for (const int lanes : {1, 2, 4, 8}) {
+    for (int64_t slots = 1; slots <= 40; ++slots) {
+      for (int ranks = 1; ranks <= 64; ++ranks) {
+        const SlotPlan plan{slots, ranks, lanes};
+        int64_t stored_by[kSumLevelsMax] = {-1, -1, -1};  // micro-step
+        bool waits[kSumLevelsMax] = {};
+        for (int64_t slot = 0; slot < slots; ++slot) {
+          const SumStep step = sum_next(plan, slot);
+          const auto take = [&](int level) {
+            if (stored_by[level] < slot / ranks) waits[level] = true;
+          };
+          for (int level = 0; level < step.merges; ++level) take(level);
+          for (int i = 0; i < step.drain_count; ++i) take(step.drain[i]);
+          if (!step.group_ends) stored_by[step.store] = slot / ranks;
+        }
+        int count = 0;
+        for (int level = 0; level < kSumLevelsMax; ++level) {
+          EXPECT_EQ(level_waits(plan, level), waits[level])
+              << slots << " slots, " << ranks << " ranks, " << lanes << " lanes, level " << level;
+          count += waits[level] ? 1 : 0;
+        }
+        EXPECT_EQ(levels_waiting(plan), count);
+      }
+    }
+  }
+  EXPECT_EQ(levels_waiting({.slots = 64, .ranks = 8, .lanes = 8}), 0);
+}
+
 TEST(SlotPlan, SumsInMemoryFollowTheSameOrder) {
   for (const int lanes : {1, 2, 4, 8}) {
     for (int64_t slots = 1; slots <= 40; ++slots) {

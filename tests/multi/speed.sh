@@ -144,7 +144,7 @@ setting() {
 
 part_settings() {
   setting kept
-  setting copy-engines SWAX_COMM_COPY_ENGINES=1
+  setting thread-blocks SWAX_COMM_COPY_ENGINES=0
   setting given-back --set parallelism.fsdp_reshard_after_forward=always
   setting no-prefetch --set parallelism.prefetch=0
 }

@@ -64,6 +64,7 @@ TEST(ProgressBoard, NamesTheLateRanks) {
   boards[1]->reached(4);
   EXPECT_EQ(boards[2]->late(4), "all ranks are in it: the link or a device has stopped");
   EXPECT_EQ(boards[0]->progress(1).asked, 5);
+  for (const auto& board : boards) EXPECT_TRUE(board->all_known());
 }
 
 TEST(ProgressBoard, NamesTheLateRanksOfAHostCall) {
@@ -101,6 +102,7 @@ TEST(ProgressBoard, SaysWhatItCannotKnow) {
   const Boards boards = make_boards(4, [&](int r) { return r < 2 ? here.path() : there.path(); });
   EXPECT_TRUE(boards[0]->known(1));
   EXPECT_FALSE(boards[0]->known(2));
+  for (const auto& board : boards) EXPECT_FALSE(board->all_known());
   boards[0]->reached(1);
   boards[1]->reached(1);
   EXPECT_EQ(boards[0]->late(1),

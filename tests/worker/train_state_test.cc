@@ -60,6 +60,20 @@ std::vector<float> definition(const std::vector<std::vector<float>>& slots, size
   return sum;
 }
 
+// The pieces of micro-step `j` for one unit, as the exchange brings them.
+std::vector<SlotPiece> arrived(const SlotPlan& plan, int64_t j,
+                               std::vector<std::vector<float>>* pieces, int64_t begin,
+                               int64_t count) {
+  std::vector<SlotPiece> out;
+  for (int rank = 0; rank < plan.ranks; ++rank) {
+    const int64_t slot = slot_of(plan, j, rank);
+    if (slot == kNoSlot) continue;
+    float* data = (*pieces)[static_cast<size_t>(slot)].data() + begin;
+    out.push_back({slot, Tensor::of(data, DType::kF32, {count})});
+  }
+  return out;
+}
+
 TEST(SlotSum, IsTheDefinitionToTheBit) {
   const ModelShape shape = tiny_model_shape();
   const Layout layout = make_layout(shape, 3);
@@ -68,34 +82,40 @@ TEST(SlotSum, IsTheDefinitionToTheBit) {
   const auto stream = (*backend)->make_stream();
   ASSERT_TRUE(stream.ok());
   const int64_t total = layout.shard_elements_total();
-  for (const int lanes : {1, 2, 4, 8}) {
-    for (const int64_t batch : {1, 2, 3, 5, 7, 8, 9, 13, 16, 23}) {
-      const SlotPlan plan{.slots = batch, .ranks = 3, .lanes = lanes};
-      auto sum = SlotSum::create(**backend, layout, plan);
-      ASSERT_TRUE(sum.ok());
-      std::vector<std::vector<float>> slots;
-      for (int64_t slot = 0; slot < batch; ++slot) {
-        slots.push_back(random_normal(31, "slot" + std::to_string(slot), total));
-        slots.back()[0] = -0.0F;
-      }
-      EXPECT_EQ(sum->bytes(), (1 + sum_levels(plan)) * total * 4);
-      // Two steps in a row: the second begins anew.
-      for (int step = 0; step < 2; ++step) {
+  for (const int ranks : {1, 2, 3, 4, 5, 8, 16, 24}) {
+    for (const int lanes : {1, 2, 4, 8}) {
+      for (const int64_t batch : {1, 2, 3, 5, 7, 8, 9, 13, 16, 23}) {
+        const SlotPlan plan{.slots = batch, .ranks = ranks, .lanes = lanes};
+        auto sum = SlotSum::create(**backend, layout, plan);
+        ASSERT_TRUE(sum.ok());
+        std::vector<std::vector<float>> slots;
         for (int64_t slot = 0; slot < batch; ++slot) {
-          std::vector<float> piece = slots[static_cast<size_t>(slot)];
-          int64_t begin = 0;
-          for (int unit = 0; unit < shape.units(); ++unit) {
-            const int64_t count = layout.units[static_cast<size_t>(unit)].shard_elements;
-            ASSERT_TRUE(sum->add(**backend, **stream, unit, slot,
-                                 Tensor::of(piece.data() + begin, DType::kF32, {count}))
-                            .ok());
-            begin += count;
-          }
+          slots.push_back(random_normal(31, "slot" + std::to_string(slot), total));
+          slots.back()[0] = -0.0F;
         }
-        const float* got = sum->accumulator().f32();
-        EXPECT_TRUE(same_bits("sum", {got, static_cast<size_t>(total)},
-                              definition(slots, static_cast<size_t>(lanes))))
-            << "lanes " << lanes << ", batch " << batch;
+        EXPECT_EQ(sum->bytes(), (1 + levels_waiting(plan)) * total * 4);
+        // Two steps in a row: the second begins anew.
+        for (int step = 0; step < 2; ++step) {
+          std::vector<std::vector<float>> pieces = slots;
+          for (int64_t j = 0; j < micro_steps(plan); ++j) {
+            int64_t begin = 0;
+            for (int unit = 0; unit < shape.units(); ++unit) {
+              const int64_t count = layout.units[static_cast<size_t>(unit)].shard_elements;
+              const auto batch_of_pieces = arrived(plan, j, &pieces, begin, count);
+              ASSERT_TRUE(sum->add(**backend, **stream, unit, batch_of_pieces).ok());
+              begin += count;
+            }
+            // The memory of a micro-step's pieces is that of the next one's.
+            for (int rank = 0; rank < ranks; ++rank) {
+              const int64_t slot = slot_of(plan, j, rank);
+              if (slot != kNoSlot) pieces[static_cast<size_t>(slot)].assign(total, std::nanf(""));
+            }
+          }
+          const float* got = sum->accumulator().f32();
+          EXPECT_TRUE(same_bits("sum", {got, static_cast<size_t>(total)},
+                                definition(slots, static_cast<size_t>(lanes))))
+              << "ranks " << ranks << ", lanes " << lanes << ", batch " << batch;
+        }
       }
     }
   }

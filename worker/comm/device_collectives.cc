@@ -30,7 +30,7 @@ Status read_number(const char* name, int64_t min, int64_t max, int64_t* value) {
 Result<NcclOptions> options_of_environment() {
   NcclOptions options;
   SWAX_TRY(read_number("SWAX_COMM_LIMIT_MS", kLimitMsMin, kLimitMsMax, &options.call_ms_max));
-  int64_t copy_engines = 0;
+  int64_t copy_engines = 1;
   SWAX_TRY(read_number("SWAX_COMM_COPY_ENGINES", 0, 1, &copy_engines));
   options.copy_engines = copy_engines != 0;
   return options;

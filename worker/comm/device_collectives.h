@@ -13,8 +13,8 @@ namespace swax {
 // reads the backend's memory (CPU). On a GPU: NCCL between the ranks of `host`, or the backend's
 // own copies for a single rank; host calls go to `host` as before. kFailedPrecondition without NCCL
 // in this build, or as make_nccl_collectives. In the environment: SWAX_COMM_LIMIT_MS is the limit
-// of one call (1000..3600000; default 120000); SWAX_COMM_COPY_ENGINES=1 lets copy
-// engines move the data (NcclOptions).
+// of one call (1000..3600000; default 120000); SWAX_COMM_COPY_ENGINES=0 moves data
+// by thread blocks also between ranks of one host (NcclOptions; default 1).
 Result<std::unique_ptr<Collectives>> make_device_collectives(Backend& backend, Collectives& host);
 
 // "NCCL 2.28.9", or that this build has none.

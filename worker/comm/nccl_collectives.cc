@@ -345,8 +345,10 @@ Result<std::unique_ptr<Collectives>> make_nccl_collectives(Backend& backend, Col
     ncclCommAbort(start.comm);
     return watch.status();
   }
+  NcclOptions chosen = options;
+  chosen.copy_engines = start.copy_engines;
   return std::unique_ptr<Collectives>(std::make_unique<NcclCollectives>(
-      backend, host, options, std::move(start), std::move(watch).value()));
+      backend, host, chosen, std::move(start), std::move(watch).value()));
 }
 
 std::string nccl_version() {

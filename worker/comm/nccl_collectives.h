@@ -26,8 +26,9 @@ struct NcclOptions {
   int64_t init_ms_max = 120'000;
   int64_t call_ms_max = 120'000;
   int max_ctas = 0;  // thread blocks that a call may take from the model; 0: NCCL's choice
-  // Ranks of one host move data by copy engines where they can, which takes no thread blocks.
-  // Needs ranks that are processes, whose host group ends them in abort().
+  // Ranks that are all on one host move data by copy engines where they can, which takes no thread
+  // blocks; ranks of several hosts as without. Needs ranks that are processes, whose host group
+  // ends them in abort().
   bool copy_engines = false;
 };
 

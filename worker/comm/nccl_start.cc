@@ -101,7 +101,8 @@ Result<NcclStart> nccl_start(Backend& backend, Collectives& host, const NcclOpti
   config.blocking = 0;
   config.commName = "swax";
   if (options.max_ctas > 0) config.maxCTAs = options.max_ctas;
-  if (options.copy_engines) config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
+  start.copy_engines = options.copy_engines && start.board->all_known();
+  if (start.copy_engines) config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
   const ncclResult_t begun =
       ncclCommInitRankConfig(&start.comm, host.size(), id, host.rank(), &config);
   if (begun != ncclSuccess && begun != ncclInProgress) {

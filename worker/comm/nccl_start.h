@@ -19,6 +19,7 @@ struct NcclStart {
   int device = 0;
   std::unique_ptr<ProgressBoard> board;
   ncclComm_t comm = nullptr;  // the caller's
+  bool copy_engines = false;  // asked for, and all ranks are on this host
 };
 Result<NcclStart> nccl_start(Backend& backend, Collectives& host, const NcclOptions& options);
 

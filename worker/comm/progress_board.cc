@@ -52,6 +52,13 @@ void ProgressBoard::give_up(std::string_view reason) {
   line.reason_bytes.store(std::max<int64_t>(bytes, 1), std::memory_order_release);
 }
 
+bool ProgressBoard::all_known() const {
+  for (int r = 0; r < size_; ++r) {
+    if (!known(r)) return false;
+  }
+  return true;
+}
+
 ProgressBoard::Progress ProgressBoard::progress(int rank) const {
   const Line& l = line(rank);
   Progress p;

@@ -41,6 +41,8 @@ class ProgressBoard {
 
   // Nothing when the rank is on another host.
   bool known(int rank) const { return line(rank).present.load(std::memory_order_acquire) != 0; }
+  // All ranks of the group are on this host: every rank has the same answer.
+  bool all_known() const;
   Progress progress(int rank) const;
   // "rank 2: reason" of the first other rank that has given up; empty: none.
   std::string given_up() const;

@@ -102,7 +102,7 @@ void plan_graphs(const ModelShape& shape, const SlotPlan& slots, const PlanOptio
                  MemoryPlan* plan) {
   constexpr int64_t kWindows = 2;
   if (options.backend == BackendKind::kCpu) return;
-  const int64_t gradient_places = slots.ranks == 1 ? sum_levels(slots) + 2 : 1;
+  const int64_t gradient_places = slots.ranks == 1 ? levels_waiting(slots) + 2 : 1;
   const int64_t weight_places = options.reshard ? options.prefetch + 1 : 1;
   int64_t forward = 0;
   for (const LayerKind kind : shape.kinds) forward += kind == LayerKind::kAttention ? kWindows : 1;
@@ -200,7 +200,7 @@ Result<MemoryPlan> plan_memory(const pb::JobSpec& spec, int ranks) {
   plan.master_bytes = shard;
   plan.moment_bytes = 2 * shard;
   plan.accumulator_bytes = shard;
-  plan.partial_bytes = sum_levels(slots) * shard;
+  plan.partial_bytes = levels_waiting(slots) * shard;
   plan.staging_bytes = 3 * shard;
   plan.exchange_bytes = (ranks > 1 ? 3 : 1) * layout.flat_elements_max() * kF32Bytes;
   plan.norm_bytes = norm_bytes(layout);

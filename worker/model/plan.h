@@ -21,7 +21,7 @@ struct MemoryPlan {
   int64_t master_bytes = 0;       // fp32 shard
   int64_t moment_bytes = 0;       // adam m and v
   int64_t accumulator_bytes = 0;  // fp32 sum of slot gradients
-  int64_t partial_bytes = 0;      // partial sums of a group: sum_levels() * shard
+  int64_t partial_bytes = 0;      // partial sums of a group: levels_waiting() * shard
   int64_t gather_bytes = 0;       // ring of gathered units
   // Slot gradient of one unit; two ranks or more: of two units, and pieces received.
   int64_t exchange_bytes = 0;

@@ -28,6 +28,7 @@ Result<std::unique_ptr<Fsdp>> Fsdp::create(RankContext& rank, const ModelShape& 
   self->values_ = precision_of(options.backend).values;
   self->reshard_ = options.reshard;
   self->prefetch_ = options.prefetch > 0;
+  self->arrived_.reserve(static_cast<size_t>(plan.ranks));
   int64_t flat_max = 0;
   for (const UnitLayout& unit : layout.units) {
     self->unit_begin_.push_back(self->total_);
@@ -87,7 +88,7 @@ std::vector<Fsdp::GradientPlace> Fsdp::gradient_places(int unit) {
   for (int i = 0; i < sum_.places(); ++i) {
     const Tensor flat = sum_.place(i, unit);
     const bool aligned = reinterpret_cast<uintptr_t>(flat.data) % kAlignment == 0;
-    places.push_back(aligned ? GradientPlace{flat, views_of(unit, flat)} : GradientPlace{});
+    places.push_back(aligned && !flat.empty() ? GradientPlace{flat, views_of(unit, flat)} : GradientPlace{});
   }
   return places;
 }
@@ -213,17 +214,20 @@ Status Fsdp::gradient_ready(int unit) {
   if (gradient_place(unit).flat.data != sent.data) return ok();
   backend.wait(rank_.comm, backend.record(rank_.compute));
   if (plan_.ranks == 1) {
-    SWAX_TRY(sum_.add(backend, rank_.comm, unit, slot_of(plan_, micro_step_, 0), sent));
+    const SlotPiece own{slot_of(plan_, micro_step_, 0), sent};
+    SWAX_TRY(sum_.add(backend, rank_.comm, unit, {&own, 1}));
   } else {
     const Tensor received = flat_part(received_.tensor, 0, layout.flat_elements);
     SWAX_ASSIGN(const Event arrived, rank_.shard.all_to_all(rank_.comm, sent, received));
     backend.wait(rank_.comm, arrived);
+    arrived_.clear();
     for (int peer = 0; peer < plan_.ranks; ++peer) {
       const int64_t slot = slot_of(plan_, micro_step_, peer);
       if (slot == kNoSlot) continue;  // an absent slot is skipped, never added as zero
-      SWAX_TRY(sum_.add(backend, rank_.comm, unit, slot,
-                        flat_part(received, peer * layout.shard_elements, layout.shard_elements)));
+      arrived_.push_back(
+          {slot, flat_part(received, peer * layout.shard_elements, layout.shard_elements)});
     }
+    SWAX_TRY(sum_.add(backend, rank_.comm, unit, arrived_));
   }
   exchange(unit).done = backend.record(rank_.comm);
   return ok();

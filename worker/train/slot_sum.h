@@ -1,9 +1,10 @@
 // Adds the slot gradients of this rank's shard in the only order there is (jobs/slot_plan): a
 // binary tree inside a group of slots, a left fold over groups, fp32. One accumulator and at most
-// log2 G partial sums, whatever the number of ranks and slots. Threads: one, with the stream it is
-// given.
+// log2 G partial sums, whatever the number of ranks and slots: those that wait for slots of a later
+// micro-step. Threads: one, with the stream it is given.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "jobs/layout.h"
@@ -13,14 +14,20 @@
 
 namespace swax {
 
+// The gradient of one slot for this rank's shard of a unit [S].
+struct SlotPiece {
+  int64_t slot = 0;
+  Tensor values;
+};
+
 class SlotSum {
  public:
   static Result<SlotSum> create(Backend& backend, const Layout& layout, const SlotPlan& plan);
-  // The piece of `slot` for this rank's shard of `unit` [S]; overwritten. Slots of a unit arrive in
-  // rising order within a step.
-  Status add(Backend& backend, Stream& stream, int unit, int64_t slot, Tensor piece);
-  // The buffers that hold sums, 0 .. places() - 1, and which of them a piece of `slot` is copied to
-  // when nothing joins it (-1: something does): formed there, it need not be added.
+  // The pieces of one micro-step in rising order of slots, all that there are; overwritten. What
+  // one of them adds to another lies in their memory until the last joins it.
+  Status add(Backend& backend, Stream& stream, int unit, std::span<const SlotPiece> pieces);
+  // Of one rank: the buffers that hold sums, 0 .. places() - 1, and which of them a piece of `slot`
+  // is copied to when nothing joins it (-1: something does): formed there, it need not be added.
   int places() const { return 1 + static_cast<int>(partials_.size()); }
   Tensor place(int index, int unit) const;
   int place_of(int64_t slot) const;
@@ -32,10 +39,11 @@ class SlotSum {
  private:
   Tensor unit_part(const Tensor& flat, int unit) const;
   static int target_of(const SumStep& step) { return step.group_ends ? 0 : 1 + step.store; }
+  bool joined_by(std::span<const SlotPiece> pieces, int target) const;
   SlotPlan plan_;
   std::vector<int64_t> unit_begin_, unit_elements_;
   Block accumulator_;
-  std::vector<Block> partials_;
+  std::vector<Block> partials_;  // by level; without memory where none waits
 };
 
 }  // namespace swax
