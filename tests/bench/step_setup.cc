@@ -73,15 +73,22 @@ Result<pb::JobSpec> bench_spec(const std::string& path, int64_t steps, int ranks
 Status fit_recompute(pb::JobSpec* spec, int ranks, int64_t device_bytes) {
   constexpr int64_t kLeftFree = int64_t{2} << 30;
   pb::ActivationCheckpoint& recompute = *spec->mutable_activation_checkpoint();
-  for (const char* mode : {"none", "light", "block"}) {
-    recompute.set_mode(mode);
+  struct Form {
+    const char* mode;
+    const char* reshard;
+  };
+  constexpr Form kForms[] = {{"none", "never"},
+                             {"light", "never"},
+                             {"none", "always"},
+                             {"light", "always"},
+                             {"block", "always"}};
+  for (const Form& form : kForms) {
+    recompute.set_mode(form.mode);
+    spec->mutable_parallelism()->set_fsdp_reshard_after_forward(form.reshard);
     for (uint32_t layers = 1; layers <= spec->model().layers(); ++layers) {
       recompute.set_layers(layers);
-      for (const char* reshard : {"never", "always"}) {
-        spec->mutable_parallelism()->set_fsdp_reshard_after_forward(reshard);
-        SWAX_ASSIGN(const MemoryPlan plan, plan_memory(*spec, ranks));
-        if (plan.device_bytes() + kLeftFree <= device_bytes) return ok();
-      }
+      SWAX_ASSIGN(const MemoryPlan plan, plan_memory(*spec, ranks));
+      if (plan.device_bytes() + kLeftFree <= device_bytes) return ok();
       if (recompute.mode() == "none") break;
     }
   }

@@ -18,8 +18,9 @@ Result<std::string> write_random_data(const std::string& folder, int64_t vocab, 
 Result<pb::JobSpec> bench_spec(const std::string& path, int64_t steps, int ranks,
                                const std::vector<SpecOverride>& more);
 
-// Sets the least recompute (none; light, then block in 1, 2, ... layers), with weights kept or else
-// given back, whose plan leaves 2 GiB of `device_bytes` free, for probes of products and code.
+// Sets the first form whose plan leaves 2 GiB of `device_bytes` free, for probes of products and
+// code: weights kept and no recompute, or light in 1, 2, ... layers; then, with weights given back,
+// none, light and block in 1, 2, ... layers.
 Status fit_recompute(pb::JobSpec* spec, int ranks, int64_t device_bytes);
 
 }  // namespace swax::test

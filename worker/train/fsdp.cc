@@ -88,7 +88,8 @@ std::vector<Fsdp::GradientPlace> Fsdp::gradient_places(int unit) {
   for (int i = 0; i < sum_.places(); ++i) {
     const Tensor flat = sum_.place(i, unit);
     const bool aligned = reinterpret_cast<uintptr_t>(flat.data) % kAlignment == 0;
-    places.push_back(aligned && !flat.empty() ? GradientPlace{flat, views_of(unit, flat)} : GradientPlace{});
+    places.push_back(aligned && !flat.empty() ? GradientPlace{flat, views_of(unit, flat)}
+                                              : GradientPlace{});
   }
   return places;
 }

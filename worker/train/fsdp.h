@@ -107,7 +107,7 @@ class Fsdp final : public UnitStore {
   int64_t total_ = 0;
   std::vector<int64_t> unit_begin_;
   Block master_, m_, v_, received_;
-  std::vector<SlotPiece> arrived_;  // pieces of received_
+  std::vector<SlotPiece> arrived_;   // pieces of received_
   std::vector<Exchange> exchanges_;  // unit u uses number u modulo their number
   std::vector<RingSlot> ring_;
   // By unit: own_values() hold the master weights, as of the last cast or update.
