@@ -60,13 +60,17 @@ class WayCollectives final : public Collectives {
   WaySwitch& ways_;
 };
 
-// The library has added the pieces: of the slot sum only what joins the first piece is left.
+// The library has added the pieces: of the slot sum is left what joins the first piece, and that
+// this one goes where the sum belongs.
 class WayBackend final : public BackendWrapper {
  public:
   WayBackend(Backend& inner, const WaySwitch& ways) : BackendWrapper(inner), ways_(ways) {}
   Status add(Stream& s, const AddArgs& a) override {
     const bool added = ways_.now == Way::kReduceScatter && &s == ways_.exchange;
-    return added && a.b.data != ways_.piece ? ok() : BackendWrapper::add(s, a);
+    if (!added || a.b.data == ways_.piece) return BackendWrapper::add(s, a);
+    if (a.out.data == a.b.data) return ok();
+    void* const sum = const_cast<void*>(ways_.piece);
+    return BackendWrapper::copy(s, a.out, Tensor::of(sum, a.b.dtype, {a.b.elements()}));
   }
 
  private:

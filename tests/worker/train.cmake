@@ -25,6 +25,8 @@ swax_test(train_same_bits_test SOURCES train_same_bits_test.cc DEPS swax_train_s
 swax_test(train_launcher_test SOURCES train_launcher_test.cc DEPS swax_train_lib)
 swax_test(train_state_test SOURCES train_state_test.cc DEPS swax_train_support swax_test_support
   LABELS unit sanitize)
+swax_test(train_exchange_test SOURCES train_exchange_test.cc DEPS swax_train_support
+  LABELS unit sanitize)
 swax_test(train_update_test SOURCES train_update_test.cc
   DEPS swax_train_support swax_test_support swax_reference
   LABELS unit sanitize)

@@ -32,6 +32,10 @@ class Fsdp final : public UnitStore {
   Result<const UnitTensors*> gradient(int unit) override;
   Status gradient_ready(int unit) override;
 
+  // Before the first step, with weights there: every unit is gathered and every exchange buffer
+  // sent, and digests (device and pinned host memory, [2 N] i64 each) say that all of it arrived.
+  // kInternal on all ranks when something did not.
+  Status check_exchange(const Tensor& sums, const Tensor& host_sums);
   // Says which slots arrive in the exchanges that follow.
   void begin_micro_step(int64_t micro_step) { micro_step_ = micro_step; }
   // What a rank without a slot does so that the others' collectives complete; the order of

@@ -47,6 +47,7 @@ Result<int64_t> Trainer::start() {
                                  to_text(total_steps_) + " steps");
   }
   if (step_ == 0) SWAX_TRY(init_state());
+  SWAX_TRY(fsdp_->check_exchange(digest_.tensor, host_digest_.tensor));
   return step_;
 }
 

@@ -1,0 +1,142 @@
+// Goal: a link or a library that changes what ranks exchange is found before the first step, by
+// every rank, with the call and the ranks named; links that carry what they are given pass.
+// Method: trainers as threads over collectives that change one bit of one element, of one call, for
+// one receiver, or deliver the pieces of two ranks in each other's place.
+#include <functional>
+#include <thread>
+
+#include "tests/worker/train_support.h"
+#include "worker/model/plan.h"
+
+namespace swax::test {
+namespace {
+
+// What a faulty link does with what a call of this rank has received.
+using Fault = std::function<void(int rank, bool gather, int64_t call, Tensor received)>;
+
+class FaultyCollectives final : public Collectives {
+ public:
+  FaultyCollectives(Collectives& inner, const Fault& fault) : inner_(inner), fault_(fault) {}
+  int rank() const override { return inner_.rank(); }
+  int size() const override { return inner_.size(); }
+  Result<Event> all_gather(Stream& s, Tensor shard, Tensor full) override {
+    SWAX_ASSIGN(const Event done, inner_.all_gather(s, shard, full));
+    fault_(rank(), true, gathers_++, full);
+    return done;
+  }
+  Result<Event> all_to_all(Stream& s, Tensor send, Tensor recv) override {
+    SWAX_ASSIGN(const Event done, inner_.all_to_all(s, send, recv));
+    fault_(rank(), false, exchanges_++, recv);
+    return done;
+  }
+  Status all_gather_host(std::span<const std::byte> mine, std::span<std::byte> all) override {
+    return inner_.all_gather_host(mine, all);
+  }
+  Status max_host(std::span<int64_t> values) override { return inner_.max_host(values); }
+  Status barrier() override { return inner_.barrier(); }
+  void abort(std::string_view reason) override { inner_.abort(reason); }
+
+ private:
+  Collectives& inner_;
+  const Fault& fault_;
+  int64_t gathers_ = 0, exchanges_ = 0;
+};
+
+// What start() of each rank says.
+std::vector<Status> started(int ranks, const char* reshard, const Fault& fault) {
+  static const TrainData data(200, 200);
+  const pb::JobSpec spec = micro_spec(data, {{"parallelism.fsdp_reshard_after_forward", reshard}});
+  auto handles = make_local_collectives(ranks);
+  std::vector<Status> out(static_cast<size_t>(ranks));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      out[static_cast<size_t>(rank)] = [&]() -> Status {
+        SWAX_ASSIGN(const auto backend, open_backend({}));
+        const auto replica = make_local_collectives(1);
+        FaultyCollectives shard(*handles[static_cast<size_t>(rank)], fault);
+        VectorSink sink;
+        TrainerOptions options;
+        options.spec = spec;
+        options.data_folders = {data.folder()};
+        options.sink = &sink;
+        SWAX_ASSIGN(const auto trainer,
+                    Trainer::create(*backend, shard, *replica[0], std::move(options)));
+        SWAX_TRY(trainer->start());
+        return ok();
+      }();
+    });
+  }
+  for (std::thread& t : threads) t.join();
+  return out;
+}
+
+void flip(const Tensor& received, int64_t element) {
+  static_cast<unsigned char*>(received.data)[element * dtype_bytes(received.dtype)] ^= 1U;
+}
+
+void expect_found(const std::vector<Status>& said, size_t receiver, const std::string& by_receiver,
+                  const std::string& by_others) {
+  for (size_t rank = 0; rank < said.size(); ++rank) {
+    EXPECT_EQ(said[rank].code(), Code::kInternal) << said[rank].to_string();
+    const std::string& wanted = rank == receiver ? by_receiver : by_others;
+    EXPECT_NE(said[rank].message().find(wanted), std::string::npos) << said[rank].message();
+  }
+}
+
+TEST(ExchangeTest, SoundLinksPass) {
+  for (const int ranks : {1, 2, 3}) {
+    for (const char* reshard : {"never", "always"}) {
+      for (const Status& s : started(ranks, reshard, [](int, bool, int64_t, Tensor) {}))
+        EXPECT_TRUE(s.ok()) << s.to_string();
+    }
+  }
+}
+
+// The last element of what the second rank sent, of every unit in turn.
+TEST(ExchangeTest, ABitOfAGatheredUnitIsFound) {
+  static const TrainData data(200, 200);
+  const int64_t units = model_shape(micro_spec(data).model())->units();
+  for (const char* reshard : {"never", "always"}) {
+    for (int64_t unit = 0; unit < units; ++unit) {
+      const auto said = started(3, reshard, [&](int rank, bool gather, int64_t call, Tensor t) {
+        if (rank == 2 && gather && call == unit) flip(t, t.elements() / 3 * 2 - 1);
+      });
+      expect_found(said, 2, "all_gather: what rank 1 sent to rank 2 arrived as something else",
+                   "all_gather: rank 2 did not get what was sent");
+    }
+  }
+}
+
+// Both exchange buffers.
+TEST(ExchangeTest, ABitOfAnExchangeIsFound) {
+  for (const int64_t buffer : {0, 1}) {
+    const auto said = started(3, "never", [&](int rank, bool gather, int64_t call, Tensor t) {
+      if (rank == 0 && !gather && call == buffer) flip(t, t.elements() - 1);
+    });
+    expect_found(said, 0, "all_to_all: what rank 2 sent to rank 0 arrived as something else",
+                 "all_to_all: rank 0 did not get what was sent");
+  }
+}
+
+TEST(ExchangeTest, PiecesInEachOthersPlaceAreFound) {
+  const auto said = started(2, "never", [](int rank, bool gather, int64_t call, Tensor t) {
+    if (rank != 1 || gather || call != 0) return;
+    float* data = t.f32();
+    std::swap_ranges(data, data + t.elements() / 2, data + t.elements() / 2);
+  });
+  expect_found(said, 1, "all_to_all: what rank 0 sent to rank 1 arrived as something else",
+               "all_to_all: rank 1 did not get what was sent");
+}
+
+// A call that leaves what was there before: nothing arrives.
+TEST(ExchangeTest, NothingIsFoundToo) {
+  const auto said = started(2, "never", [](int rank, bool gather, int64_t call, Tensor t) {
+    if (rank == 0 && !gather && call == 1) std::fill_n(t.f32(), t.elements(), 0.0F);
+  });
+  expect_found(said, 0, "all_to_all: what rank 0 sent to rank 0 arrived as something else",
+               "all_to_all: rank 0 did not get what was sent");
+}
+
+}  // namespace
+}  // namespace swax::test

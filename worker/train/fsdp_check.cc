@@ -1,0 +1,130 @@
+// Fsdp: whether what the ranks exchange arrives as it was sent, through the buffers of the run.
+#include <algorithm>
+#include <cstring>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "proto/base/text.h"
+#include "worker/train/fsdp.h"
+#include "worker/train/state.h"
+
+namespace swax {
+namespace {
+
+// Digests of tensors of 4-byte words, on a stream.
+class Digests {
+ public:
+  Digests(Backend& backend, Stream& stream, const Tensor& sums, const Tensor& host_sums)
+      : backend_(backend), stream_(stream), sums_(sums), host_(host_sums) {}
+
+  Result<std::vector<DigestSums>> of(const std::vector<Tensor>& pieces) {
+    std::vector<DigestSums> digests(pieces.size());
+    const auto room = static_cast<size_t>(sums_.elements() / 2);
+    for (size_t begin = 0; begin < pieces.size(); begin += room) {
+      const size_t count = std::min(room, pieces.size() - begin);
+      std::memset(host_.data, 0, static_cast<size_t>(host_.bytes()));
+      SWAX_TRY(backend_.copy(stream_, sums_, host_));
+      for (size_t i = 0; i < count; ++i)
+        SWAX_TRY(backend_.digest(
+            stream_,
+            {.x = pieces[begin + i], .sums = flat_part(sums_, 2 * static_cast<int64_t>(i), 2)}));
+      SWAX_TRY(backend_.copy(stream_, host_, sums_));
+      SWAX_TRY(backend_.sync(stream_));
+      static_assert(sizeof(DigestSums) == 2 * sizeof(int64_t));
+      std::memcpy(&digests[begin], host_.data, count * sizeof(DigestSums));
+    }
+    return digests;
+  }
+
+ private:
+  Backend& backend_;
+  Stream& stream_;
+  Tensor sums_, host_;
+};
+
+// The words of a flat tensor, cut into one part a rank.
+std::vector<Tensor> parts_of(const Tensor& flat, int ranks) {
+  const int64_t words = flat.bytes() / static_cast<int64_t>(sizeof(float)) / ranks;
+  const Tensor all = Tensor::of(flat.data, DType::kF32, {words * ranks});
+  std::vector<Tensor> parts;
+  for (int rank = 0; rank < ranks; ++rank) parts.push_back(flat_part(all, rank * words, words));
+  return parts;
+}
+
+// Every rank learns of it, so that all end with a reason.
+Status agree(Collectives& group, const char* call, int wrong_from) {
+  int64_t wrong = wrong_from < 0 ? 0 : 1 + group.rank();
+  SWAX_TRY(group.max_host(std::span(&wrong, 1)));
+  if (wrong == 0) return ok();
+  const std::string what = wrong_from < 0
+                               ? "rank " + to_text(wrong - 1) + " did not get what was sent"
+                               : "what rank " + to_text(wrong_from) + " sent to rank " +
+                                     to_text(group.rank()) + " arrived as something else";
+  return internal_error("exchange test: " + std::string(call) + ": " + what +
+                        "; the link, its driver or NCCL has a fault (other ways to exchange: "
+                        "SWAX_COMM_COPY_ENGINES=0, NCCL_P2P_DISABLE=1)");
+}
+
+int first_difference(std::span<const DigestSums> got, std::span<const DigestSums> sent) {
+  for (size_t i = 0; i < got.size(); ++i)
+    if (got[i].sum0 != sent[i].sum0 || got[i].sum1 != sent[i].sum1) return static_cast<int>(i);
+  return -1;
+}
+
+// Sends every rank the weights `own` [S], with its number and that of the receiver at their head.
+Status check_all_to_all(RankContext& rank, const Tensor& own, const Tensor& send,
+                        const Tensor& received, Digests& digests) {
+  constexpr int64_t kHead = 16;
+  Backend& backend = rank.backend;
+  Collectives& group = rank.shard;
+  const auto ranks = static_cast<size_t>(group.size());
+  const auto me = static_cast<size_t>(group.rank());
+  const std::vector<Tensor> pieces = parts_of(send, group.size());
+  for (size_t peer = 0; peer < ranks; ++peer) {
+    const Tensor head = flat_part(pieces[peer], 0, std::min(kHead, own.elements()));
+    SWAX_TRY(backend.copy(rank.compute, pieces[peer], own));
+    SWAX_TRY(
+        backend.fill(rank.compute, {.x = head, .value = static_cast<float>(me * ranks + peer)}));
+  }
+  SWAX_ASSIGN(const auto mine, digests.of(pieces));
+  std::vector<DigestSums> all(ranks * ranks), sent(ranks);
+  SWAX_TRY(group.all_gather_host(std::as_bytes(std::span(mine)),
+                                 std::as_writable_bytes(std::span(all))));
+  for (size_t peer = 0; peer < ranks; ++peer) sent[peer] = all[peer * ranks + me];
+  backend.wait(rank.comm, backend.record(rank.compute));
+  SWAX_ASSIGN(const Event arrived, group.all_to_all(rank.comm, send, received));
+  backend.wait(rank.compute, arrived);
+  SWAX_ASSIGN(const auto got, digests.of(parts_of(received, group.size())));
+  for (const Tensor& used : {send, received})
+    SWAX_TRY(backend.fill(rank.compute, {.x = used, .value = 0.0F}));
+  return agree(group, "all_to_all", first_difference(got, sent));
+}
+
+}  // namespace
+
+Status Fsdp::check_exchange(const Tensor& sums, const Tensor& host_sums) {
+  if (plan_.ranks == 1) return ok();
+  Collectives& group = rank_.shard;
+  Digests digests(rank_.backend, rank_.compute, sums, host_sums);
+  for (int unit = 0; unit < shape_.units(); ++unit) {
+    SWAX_TRY(acquire(unit, -1));
+    const Tensor full = flat_part(ring_[static_cast<size_t>(find(unit))].block.tensor, 0,
+                                  layout_.units[unit].flat_elements);
+    SWAX_ASSIGN(const auto got, digests.of(parts_of(full, plan_.ranks)));
+    SWAX_TRY(release(unit));
+    std::vector<DigestSums> sent(got.size());
+    SWAX_TRY(group.all_gather_host(std::as_bytes(std::span(&got[group.rank()], 1)),
+                                   std::as_writable_bytes(std::span(sent))));
+    SWAX_TRY(agree(group, "all_gather", first_difference(got, sent)));
+  }
+  const auto largest =
+      static_cast<int>(std::ranges::max_element(layout_.units, {}, &UnitLayout::flat_elements) -
+                       layout_.units.begin());
+  const Tensor own = flat_part(master_.tensor, unit_begin_[largest], unit_elements(largest));
+  for (const Exchange& each : exchanges_)
+    SWAX_TRY(check_all_to_all(rank_, own, each.block.tensor, received_.tensor, digests));
+  return ok();
+}
+
+}  // namespace swax
