@@ -56,11 +56,12 @@ __device__ __forceinline__ void rows_by_columns(float (&d)[64], uint32_t x, uint
   }
 }
 
-// d += A Y: A in registers, its columns are the rows of the tile Y.
+// d += A Y: A in registers, its columns are the rows of Y, all of a tile or the next ones from y on
+// in a tile of y_rows.
 template <int kSteps>
-__device__ __forceinline__ void add_rows(float (&d)[64], const uint32_t (&a)[kSteps][4],
-                                         uint32_t y) {
-  const uint64_t b = operand<Major::kMN>(y, kSteps * 16);
+__device__ __forceinline__ void add_rows(float (&d)[64], const uint32_t (&a)[kSteps][4], uint32_t y,
+                                         uint32_t y_rows = kSteps * 16) {
+  const uint64_t b = operand<Major::kMN>(y, y_rows);
 #pragma unroll
   for (uint32_t k = 0; k < kSteps; ++k) mma<Major::kMN>(d, a[k], further(b, k * 2048), 1);
 }

@@ -65,30 +65,64 @@ __device__ __forceinline__ Rows rows_of(const Params& p, int head, int query) {
 
 // Scores become P, 0 where the key is not seen. The mask is a branch of its own: in the loop over P
 // it would become a choice for each element of every tile.
-__device__ __forceinline__ void weigh(float (&s)[64], const Rows& rows, int key, bool full,
+template <int kCount>
+__device__ __forceinline__ void weigh(float (&s)[kCount], const Rows& rows, int key, bool full,
                                       float scale) {
   if (!full) {
 #pragma unroll
-    for (int e = 0; e < 64; ++e) {
+    for (int e = 0; e < kCount; ++e) {
       const int half = e % 4 / 2;
       const int j = key + e / 4 * 8 + lane_column() + e % 2;
       s[e] = j >= rows.low[half] && j <= rows.last[half] ? s[e] : -INFINITY;
     }
   }
 #pragma unroll
-  for (int e = 0; e < 64; ++e) s[e] = exp2_fast(fmaf(s[e], scale, -rows.lse[e % 4 / 2]));
+  for (int e = 0; e < kCount; ++e) s[e] = exp2_fast(fmaf(s[e], scale, -rows.lse[e % 4 / 2]));
 }
 // P becomes P (dP - delta). A query that sees itself alone has P = 1: its score has no gradient.
-__device__ __forceinline__ void differentiate(float (&s)[64], const float (&dp)[64],
+template <int kCount>
+__device__ __forceinline__ void differentiate(float (&s)[kCount], const float (&dp)[kCount],
                                               const Rows& rows, bool full) {
 #pragma unroll
-  for (int e = 0; e < 64; ++e) s[e] *= dp[e] - rows.delta[e % 4 / 2];
+  for (int e = 0; e < kCount; ++e) s[e] *= dp[e] - rows.delta[e % 4 / 2];
   if (full) return;
 #pragma unroll
-  for (int e = 0; e < 64; ++e) {
+  for (int e = 0; e < kCount; ++e) {
     const int half = e % 4 / 2;
     if (rows.low[half] == rows.last[half]) s[e] *= 0.0F;
   }
+}
+
+// Adds what `kKeys` keys from `key` on give to the 64 queries from row `part` on of the tiles q and
+// d_o: row `row` and the next ones of the tiles that the ring gives.
+template <int kKeys, int kStages>
+__device__ __forceinline__ void add_tile(const Rows& rows, uint32_t q, uint32_t d_o, uint32_t part,
+                                         uint32_t row, int key, bool full, float scale,
+                                         RingReader<kStages>& ring, float (&dq)[64]) {
+  float scores[kKeys / 2];
+  float dp[kKeys / 2];
+  uint32_t ds[kKeys / 16][4];
+  const uint32_t values = ring.take() + row * 128;
+  const uint32_t keys = ring.take() + row * 128;
+  rows_by_rows(scores, q, kTileRows, part, keys, kTileRows);
+  mma_commit();
+  rows_by_rows(dp, d_o, kTileRows, part, values, kTileRows);
+  mma_commit();
+  mma_wait<1>();
+  mma_hold(scores);
+  weigh(scores, rows, key, full, scale);
+  mma_wait<0>();
+  mma_hold(dp);
+  ring.give();  // values
+  differentiate(scores, dp, rows, full);
+#pragma unroll
+  for (int k = 0; k < kKeys / 16; ++k) as_a(scores, k, ds[k]);
+  mma_fence();
+  add_rows(dq, ds, keys, kTileRows);
+  mma_commit();
+  mma_wait<0>();
+  mma_hold(dq);
+  ring.give();
 }
 
 // One piece: q and d_o are its tiles.
@@ -105,31 +139,15 @@ __device__ __forceinline__ void attend(const Params& p, const SwaQueries& x, con
 #pragma unroll 1
   for (int i = 0; i < x.key_tiles; ++i) {
     const int key = x.key(i);
-    const bool full = key >= full_from && key + kTileRows - 1 <= begin;
-    float scores[64];
-    float dp[64];
-    uint32_t ds[8][4];
-    const uint32_t values = ring.take();
-    const uint32_t keys = ring.take();
-    rows_by_rows(scores, q, kTileRows, part, keys, kTileRows);
-    mma_commit();
-    rows_by_rows(dp, d_o, kTileRows, part, values, kTileRows);
-    mma_commit();
-    mma_wait<1>();
-    mma_hold(scores);
-    weigh(scores, rows, key, full, scale);
-    mma_wait<0>();
-    mma_hold(dp);
-    ring.give();  // values
-    differentiate(scores, dp, rows, full);
-#pragma unroll
-    for (int k = 0; k < 8; ++k) as_a(scores, k, ds[k]);
-    mma_fence();
-    add_rows(dq, ds, keys);
-    mma_commit();
-    mma_wait<0>();
-    mma_hold(dq);
-    ring.give();
+    const SwaHalves seen = SwaHalves::of(p.band, begin, key);
+    if (uniform(seen.both())) {
+      const bool full = key >= full_from && key + kTileRows - 1 <= begin;
+      add_tile<128>(rows, q, d_o, part, 0, key, full, scale, ring, dq);
+    } else {
+      const int row = uniform(seen.row());
+      add_tile<64>(rows, q, d_o, part, static_cast<uint32_t>(row), key + row, false, scale, ring,
+                   dq);
+    }
   }
 }
 

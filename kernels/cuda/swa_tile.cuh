@@ -36,6 +36,18 @@ struct SwaBand {
   }
 };
 
+// Of a tile of 128 keys the 64 queries from `begin` on see both halves, or one alone at the ends of
+// their band.
+struct SwaHalves {
+  bool low, high;
+
+  __device__ static SwaHalves of(const SwaBand& band, int begin, int key) {
+    return {band.first(begin) < key + kTileRows / 2, key + kTileRows / 2 < begin + 64};
+  }
+  __device__ bool both() const { return low && high; }
+  __device__ int row() const { return low ? 0 : kTileRows / 2; }  // of the half that is seen
+};
+
 // A block's own tile of 128 queries of one head and the key tiles they see. The last queries see
 // the most keys when the window is wide: they come first.
 struct SwaQueries {
