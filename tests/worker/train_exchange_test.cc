@@ -1,7 +1,9 @@
 // Goal: a link or a library that changes what ranks exchange is found before the first step, by
 // every rank, with the call and the ranks named; links that carry what they are given pass.
 // Method: trainers as threads over collectives that change one bit of one element, of one call, for
-// one receiver, or deliver the pieces of two ranks in each other's place.
+// one receiver or for all alike, or deliver pieces in each other's place.
+#include <atomic>
+#include <chrono>
 #include <functional>
 #include <thread>
 
@@ -13,18 +15,23 @@ namespace {
 
 // What a faulty link does with what a call of this rank has received.
 using Fault = std::function<void(int rank, bool gather, int64_t call, Tensor received)>;
+// The same before the call, with what this rank sends.
+using Mix = std::function<void(int rank, bool gather, Tensor sent)>;
 
 class FaultyCollectives final : public Collectives {
  public:
-  FaultyCollectives(Collectives& inner, const Fault& fault) : inner_(inner), fault_(fault) {}
+  FaultyCollectives(Collectives& inner, const Fault& fault, const Mix& mix)
+      : inner_(inner), fault_(fault), mix_(mix) {}
   int rank() const override { return inner_.rank(); }
   int size() const override { return inner_.size(); }
   Result<Event> all_gather(Stream& s, Tensor shard, Tensor full) override {
+    if (mix_) mix_(rank(), true, shard);
     SWAX_ASSIGN(const Event done, inner_.all_gather(s, shard, full));
     fault_(rank(), true, gathers_++, full);
     return done;
   }
   Result<Event> all_to_all(Stream& s, Tensor send, Tensor recv) override {
+    if (mix_) mix_(rank(), false, send);
     SWAX_ASSIGN(const Event done, inner_.all_to_all(s, send, recv));
     fault_(rank(), false, exchanges_++, recv);
     return done;
@@ -39,11 +46,13 @@ class FaultyCollectives final : public Collectives {
  private:
   Collectives& inner_;
   const Fault& fault_;
+  const Mix& mix_;
   int64_t gathers_ = 0, exchanges_ = 0;
 };
 
-// What start() of each rank says.
-std::vector<Status> started(int ranks, const char* reshard, const Fault& fault) {
+// What start() of each rank says. `before`: what a rank does before it.
+std::vector<Status> started(int ranks, const char* reshard, const Fault& fault, const Mix& mix = {},
+                            const std::function<void(int rank)>& before = {}) {
   static const TrainData data(200, 200);
   const pb::JobSpec spec = micro_spec(data, {{"parallelism.fsdp_reshard_after_forward", reshard}});
   auto handles = make_local_collectives(ranks);
@@ -54,7 +63,7 @@ std::vector<Status> started(int ranks, const char* reshard, const Fault& fault) 
       out[static_cast<size_t>(rank)] = [&]() -> Status {
         SWAX_ASSIGN(const auto backend, open_backend({}));
         const auto replica = make_local_collectives(1);
-        FaultyCollectives shard(*handles[static_cast<size_t>(rank)], fault);
+        FaultyCollectives shard(*handles[static_cast<size_t>(rank)], fault, mix);
         VectorSink sink;
         TrainerOptions options;
         options.spec = spec;
@@ -62,6 +71,7 @@ std::vector<Status> started(int ranks, const char* reshard, const Fault& fault) 
         options.sink = &sink;
         SWAX_ASSIGN(const auto trainer,
                     Trainer::create(*backend, shard, *replica[0], std::move(options)));
+        if (before) before(rank);
         SWAX_TRY(trainer->start());
         return ok();
       }();
@@ -136,6 +146,68 @@ TEST(ExchangeTest, NothingIsFoundToo) {
   });
   expect_found(said, 0, "all_to_all: what rank 0 sent to rank 0 arrived as something else",
                "all_to_all: rank 0 did not get what was sent");
+}
+
+// What all ranks get alike differs from no other rank's copy.
+TEST(ExchangeTest, WhatIsWrongOnAllRanksAlikeIsFound) {
+  for (const char* reshard : {"never", "always"}) {
+    for (const bool swapped : {false, true}) {
+      const auto said = started(3, reshard, [&](int, bool gather, int64_t call, Tensor t) {
+        if (!gather || call != 1) return;
+        float* data = t.f32();
+        const int64_t part = t.elements() / 3;
+        if (swapped) {
+          std::swap_ranges(data, data + part, data + part);
+        } else {
+          std::fill_n(data, t.elements(), 0.0F);
+        }
+      });
+      for (size_t rank = 0; rank < said.size(); ++rank) {
+        EXPECT_EQ(said[rank].code(), Code::kInternal) << said[rank].to_string();
+        EXPECT_NE(said[rank].message().find("all_gather: what rank 0 sent to rank " +
+                                            std::to_string(rank)),
+                  std::string::npos)
+            << said[rank].message();
+      }
+    }
+  }
+}
+
+// The second halves of two pieces of one sender, each for the other's receiver.
+TEST(ExchangeTest, PartsOfPiecesInEachOthersPlaceAreFound) {
+  const auto said = started(
+      3, "never", [](int, bool, int64_t, Tensor) {},
+      [](int rank, bool gather, Tensor sent) {
+        if (rank != 0 || gather) return;
+        const int64_t piece = sent.elements() / 3;
+        float* data = sent.f32() + piece;
+        std::swap_ranges(data + piece / 2, data + piece, data + piece + piece / 2);
+      });
+  EXPECT_EQ(said[0].code(), Code::kInternal) << said[0].to_string();
+  for (const size_t rank : {1, 2}) {
+    EXPECT_NE(
+        said[rank].message().find("all_to_all: what rank 0 sent to rank " + std::to_string(rank)),
+        std::string::npos)
+        << said[rank].to_string();
+  }
+}
+
+// A device call has a limit of time; what comes before the first one has none.
+TEST(ExchangeTest, NoRankIsInADeviceCallBeforeAllHaveWeights) {
+  constexpr auto kLate = std::chrono::milliseconds(200);
+  std::atomic<bool> called{false}, early{false};
+  const auto said = started(
+      2, "never", [](int, bool, int64_t, Tensor) {},
+      [&](int rank, bool, Tensor) {
+        if (rank == 0) called = true;
+      },
+      [&](int rank) {
+        if (rank == 0) return;
+        std::this_thread::sleep_for(kLate);
+        early = called.load();
+      });
+  for (const Status& s : said) EXPECT_TRUE(s.ok()) << s.to_string();
+  EXPECT_FALSE(early);
 }
 
 }  // namespace

@@ -98,6 +98,7 @@ class Fsdp final : public UnitStore {
   int free_slot(int unit) const;
   Status gather(int unit, int slot);
   void drop_gathered();
+  Result<std::vector<Tensor>> parts_to_check(int unit);
 
   RankContext& rank_;
   const ModelShape& shape_;

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "proto/base/ids.h"
 #include "proto/base/text.h"
 #include "worker/train/fsdp.h"
 #include "worker/train/state.h"
@@ -12,7 +13,7 @@
 namespace swax {
 namespace {
 
-// Digests of tensors of 4-byte words, on a stream.
+// Digests of f32 tensors, on a stream.
 class Digests {
  public:
   Digests(Backend& backend, Stream& stream, const Tensor& sums, const Tensor& host_sums)
@@ -43,12 +44,10 @@ class Digests {
   Tensor sums_, host_;
 };
 
-// The words of a flat tensor, cut into one part a rank.
 std::vector<Tensor> parts_of(const Tensor& flat, int ranks) {
-  const int64_t words = flat.bytes() / static_cast<int64_t>(sizeof(float)) / ranks;
-  const Tensor all = Tensor::of(flat.data, DType::kF32, {words * ranks});
+  const int64_t count = exact_div(flat.elements(), int64_t{ranks});
   std::vector<Tensor> parts;
-  for (int rank = 0; rank < ranks; ++rank) parts.push_back(flat_part(all, rank * words, words));
+  for (int rank = 0; rank < ranks; ++rank) parts.push_back(flat_part(flat, rank * count, count));
   return parts;
 }
 
@@ -72,7 +71,19 @@ int first_difference(std::span<const DigestSums> got, std::span<const DigestSums
   return -1;
 }
 
-// Sends every rank the weights `own` [S], with its number and that of the receiver at their head.
+// `own` [S], from another place on for each receiver, so that no two get the same.
+Status copy_turned(RankContext& rank, const Tensor& own, size_t peer, const Tensor& piece) {
+  const int64_t count = own.elements();
+  const int64_t turn = count * static_cast<int64_t>(peer) / rank.shard.size();
+  SWAX_TRY(rank.backend.copy(rank.compute, flat_part(piece, 0, count - turn),
+                             flat_part(own, turn, count - turn)));
+  if (turn == 0) return ok();
+  return rank.backend.copy(rank.compute, flat_part(piece, count - turn, turn),
+                           flat_part(own, 0, turn));
+}
+
+// Sends every rank the weights `own` [S], turned, with its number and that of the receiver at their
+// head.
 Status check_all_to_all(RankContext& rank, const Tensor& own, const Tensor& send,
                         const Tensor& received, Digests& digests) {
   constexpr int64_t kHead = 16;
@@ -83,7 +94,7 @@ Status check_all_to_all(RankContext& rank, const Tensor& own, const Tensor& send
   const std::vector<Tensor> pieces = parts_of(send, group.size());
   for (size_t peer = 0; peer < ranks; ++peer) {
     const Tensor head = flat_part(pieces[peer], 0, std::min(kHead, own.elements()));
-    SWAX_TRY(backend.copy(rank.compute, pieces[peer], own));
+    SWAX_TRY(copy_turned(rank, own, peer, pieces[peer]));
     SWAX_TRY(
         backend.fill(rank.compute, {.x = head, .value = static_cast<float>(me * ranks + peer)}));
   }
@@ -103,20 +114,46 @@ Status check_all_to_all(RankContext& rank, const Tensor& own, const Tensor& send
 
 }  // namespace
 
+// The parts of a gathered unit and, last, what of it the others should get from this rank: as the
+// master weights say, so that a gather that does the same wrong thing to all ranks' copies is found
+// too. In f32; the buffers of gradients hold what is cast for that.
+Result<std::vector<Tensor>> Fsdp::parts_to_check(int unit) {
+  Backend& backend = rank_.backend;
+  const UnitLayout& layout = layout_.units[unit];
+  const Block& gathered = ring_[static_cast<size_t>(find(unit))].block;
+  Tensor full = flat_part(gathered.tensor, 0, layout.flat_elements);
+  Tensor own = flat_part(master_.tensor, unit_begin_[unit], layout.shard_elements);
+  if (values_ != DType::kF32) {
+    const Tensor wide = flat_part(received_.tensor, 0, layout.flat_elements);
+    const Tensor own_wide = flat_part(exchanges_[0].block.tensor, 0, layout.shard_elements);
+    const Tensor rounded =
+        Tensor::of(exchanges_[1].block.tensor.data, values_, {layout.shard_elements});
+    SWAX_TRY(backend.cast(rank_.compute, {.from = full, .to = wide}));
+    SWAX_TRY(backend.cast(rank_.compute, {.from = own, .to = rounded}));
+    SWAX_TRY(backend.cast(rank_.compute, {.from = rounded, .to = own_wide}));
+    full = wide;
+    own = own_wide;
+  }
+  std::vector<Tensor> parts = parts_of(full, plan_.ranks);
+  parts.push_back(own);
+  return parts;
+}
+
 Status Fsdp::check_exchange(const Tensor& sums, const Tensor& host_sums) {
   if (plan_.ranks == 1) return ok();
   Collectives& group = rank_.shard;
+  // To make or to load weights takes each rank as long as it takes; a device call has a limit.
+  SWAX_TRY(group.barrier());
   Digests digests(rank_.backend, rank_.compute, sums, host_sums);
   for (int unit = 0; unit < shape_.units(); ++unit) {
     SWAX_TRY(acquire(unit, -1));
-    const Tensor full = flat_part(ring_[static_cast<size_t>(find(unit))].block.tensor, 0,
-                                  layout_.units[unit].flat_elements);
-    SWAX_ASSIGN(const auto got, digests.of(parts_of(full, plan_.ranks)));
+    SWAX_ASSIGN(const std::vector<Tensor> parts, parts_to_check(unit));
+    SWAX_ASSIGN(const auto got, digests.of(parts));
     SWAX_TRY(release(unit));
-    std::vector<DigestSums> sent(got.size());
-    SWAX_TRY(group.all_gather_host(std::as_bytes(std::span(&got[group.rank()], 1)),
+    std::vector<DigestSums> sent(static_cast<size_t>(plan_.ranks));
+    SWAX_TRY(group.all_gather_host(std::as_bytes(std::span(&got.back(), 1)),
                                    std::as_writable_bytes(std::span(sent))));
-    SWAX_TRY(agree(group, "all_gather", first_difference(got, sent)));
+    SWAX_TRY(agree(group, "all_gather", first_difference(std::span(got).first(sent.size()), sent)));
   }
   const auto largest =
       static_cast<int>(std::ranges::max_element(layout_.units, {}, &UnitLayout::flat_elements) -
