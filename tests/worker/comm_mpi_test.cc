@@ -4,11 +4,13 @@
 //   comm_mpi_test size RANKS                     exit 0 when a world of another size is refused
 //   comm_mpi_test abort RANKS                    rank 1 aborts while the others wait: must not end
 //   with 0
+//   comm_mpi_test reason RANKS                   an abort says its reason before the process ends
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/worker/comm_contract.h"
@@ -57,12 +59,24 @@ int abort_one(int ranks) {
   return s.ok() ? 0 : 1;
 }
 
+// From a thread that may not call MPI, as the watch over a GPU's calls does.
+int abort_says_why(int ranks) {
+  auto group = init_mpi_collectives(ranks, INT32_MAX, [](std::string_view reason) {
+    std::fprintf(stderr, "said: %s\n", std::string(reason).c_str());
+  });
+  if (!group.ok()) return 1;
+  (*group)->barrier().ok();
+  std::thread([&] { (*group)->abort("late: rank 1"); }).join();
+  return 1;
+}
+
 int run(const std::vector<std::string>& args) {
   if (args.size() < 3) return 2;
   const int ranks = std::atoi(args[2].c_str());
   if (args[1] == "contract") {
     return contract(ranks, args.size() > 3 ? std::atoi(args[3].c_str()) : INT32_MAX);
   }
+  if (args[1] == "reason") return abort_says_why(ranks);
   return args[1] == "size" ? wrong_size(ranks) : abort_one(ranks);
 }
 

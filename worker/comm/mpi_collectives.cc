@@ -4,6 +4,7 @@
 
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "proto/base/text.h"
 #include "worker/comm/mpi_piece.h"
@@ -16,8 +17,9 @@ constexpr int kExitAborted = 75;
 
 class MpiCollectives final : public Collectives {
  public:
-  MpiCollectives(int rank, int size, int64_t piece_limit)
-      : rank_(rank), size_(size), piece_limit_(piece_limit) {}
+  using OnAbort = std::function<void(std::string_view)>;
+  MpiCollectives(int rank, int size, int64_t piece_limit, OnAbort on_abort)
+      : rank_(rank), size_(size), piece_limit_(piece_limit), on_abort_(std::move(on_abort)) {}
   int rank() const override { return rank_; }
   int size() const override { return size_; }
 
@@ -68,7 +70,8 @@ class MpiCollectives final : public Collectives {
 
   // From the thread of MPI it ends the job at once; any other thread may not call MPI and leaves
   // the process, which the launcher answers by ending the others.
-  void abort(std::string_view) override {
+  void abort(std::string_view reason) override {
+    if (on_abort_) on_abort_(reason);
     if (std::this_thread::get_id() == thread_) MPI_Abort(MPI_COMM_WORLD, kExitAborted);
     ::_exit(kExitAborted);
   }
@@ -86,12 +89,14 @@ class MpiCollectives final : public Collectives {
   int rank_;
   int size_;
   int64_t piece_limit_;
+  OnAbort on_abort_;
   std::thread::id thread_ = std::this_thread::get_id();
 };
 
 }  // namespace
 
-Result<std::unique_ptr<Collectives>> init_mpi_collectives(int expected_ranks, int64_t piece_limit) {
+Result<std::unique_ptr<Collectives>> init_mpi_collectives(
+    int expected_ranks, int64_t piece_limit, std::function<void(std::string_view)> on_abort) {
   int initialised = 0;
   MPI_Initialized(&initialised);
   if (initialised != 0) return failed_precondition("MPI is initialised already in this process");
@@ -110,7 +115,8 @@ Result<std::unique_ptr<Collectives>> init_mpi_collectives(int expected_ranks, in
     return failed_precondition("MPI world has " + to_text(size) + " ranks: expected " +
                                to_text(expected_ranks));
   }
-  return std::unique_ptr<Collectives>(std::make_unique<MpiCollectives>(rank, size, piece_limit));
+  return std::unique_ptr<Collectives>(
+      std::make_unique<MpiCollectives>(rank, size, piece_limit, std::move(on_abort)));
 }
 
 std::string mpi_version() {

@@ -242,12 +242,16 @@ void print_into(const std::string& log) {
 }
 
 int train(const TrainArguments& args) {
-  auto shard = init_mpi_collectives(args.ranks);
+  int rank = 0;
+  // Copy engines leave the reason of a group's end to no thread but the one that ends the process.
+  auto shard = init_mpi_collectives(args.ranks, INT32_MAX, [&args, &rank](std::string_view reason) {
+    leave_reason(args, rank, std::string(reason));
+  });
   if (!shard.ok()) {
     std::fprintf(stderr, "swax-train: %s\n", shard.status().message().c_str());
     return kExitConfig;
   }
-  const int rank = (*shard)->rank();
+  rank = (*shard)->rank();
   if (const Status s = check_rank_number(rank); !s.ok()) {
     std::fprintf(stderr, "swax-train: %s\n", s.message().c_str());
     return kExitConfig;
