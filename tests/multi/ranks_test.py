@@ -209,6 +209,8 @@ def stopped(bin_folder, scratch, ranks, digest, number):
     check("late: rank 1 " in line, f"another rank is named: {line}")
     result = finish(run, "a stopped rank")
     check(result["attempt"] >= 2, str(result))
+    ended = re.findall(r"^attempt 1 ended .*$", run.errors(), re.M)
+    check(any("late: rank 1 " in text for text in ended), f"who waits for the run is not told why: {ended}")
     check(result["digest"] == digest, f"after a stopped rank: digest {result['digest']}, must be {digest}")
     say(f"stopped rank 1 of {ranks}: named after {seconds:.1f} s (limit {COMM_LIMIT_S} s), the same digest, "
         f"{clock.text()}")
