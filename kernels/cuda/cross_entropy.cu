@@ -168,19 +168,19 @@ constexpr int64_t kLongRow = 8192;  // below it a block of loss_rows.cuh is most
 template <bool kCapped, bool kWhole>
 Status launch_rows(cudaStream_t stream, const Loss<bf16>& a) {
   const auto row_bytes = static_cast<int>(round_up(a.vocab * 2, 128));
-  const int shared = 2 * row_bytes;
+  const int shared = static_cast<int>(sizeof(RowShared)) + 2 * row_bytes;
   SWAX_CUDA_TRY(
       "cross_entropy",
       cudaFuncSetAttribute(reinterpret_cast<const void*>(loss_rows_kernel<kCapped, kWhole>),
                            cudaFuncAttributeMaxDynamicSharedMemorySize, shared));
   const auto blocks = static_cast<unsigned>(std::min<int64_t>(a.tokens, kOneWave));
-  const CapPolynomial polynomial = kCapped ? cap_polynomial(a.cap) : CapPolynomial{};
+  const CapMath cap = kCapped ? cap_math(a.cap) : CapMath{};
   loss_rows_kernel<kCapped, kWhole>
-      <<<blocks, kRowThreads, static_cast<size_t>(shared), stream>>>(a, polynomial, row_bytes);
+      <<<blocks, kRowThreads, static_cast<size_t>(shared), stream>>>(a, cap, row_bytes);
   return ok();
 }
 Status launch_long(cudaStream_t stream, const Loss<bf16>& a) {
-  const bool whole = a.vocab >= int64_t{kRowThreads} * (kKeptPacks - 1) * kVec;
+  const bool whole = a.vocab >= int64_t{kRowThreads} * kKeptPacks * kVec;
   if (a.cap > 0.0F) {
     return whole ? launch_rows<true, true>(stream, a) : launch_rows<true, false>(stream, a);
   }

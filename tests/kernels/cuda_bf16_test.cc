@@ -79,14 +79,17 @@ TEST(CudaBf16, Gemm) {
   }
 }
 
-void check_loss(DType type, int64_t tokens, int64_t vocab, float cap, Draw draw = {.std = 3.0}) {
+// Planted logits are the last of as many groups of eight.
+void check_loss(DType type, int64_t tokens, int64_t vocab, float cap, Draw draw = {.std = 3.0},
+                const std::vector<float>& planted = {}) {
   SCOPED_TRACE(testing::Message() << dtype_name(type) << " V " << vocab << " cap " << cap
                                   << " mean " << draw.mean << " std " << draw.std);
-  const std::vector<float> logits = exact_normal("u", tokens * vocab, draw);
+  std::vector<float> logits = exact_normal("u", tokens * vocab, draw);
+  for (size_t i = 0; i < planted.size(); ++i) logits[8 * i + 7] = planted[i];
   std::vector<int32_t> targets = random_ints(23, "targets", tokens, static_cast<int32_t>(vocab));
-  targets[2] = -1;
+  for (size_t t = 2; t < targets.size(); t += 33) targets[t] = -1;
   StepScalars scalars;
-  scalars.inv_targets = 1.0F / static_cast<float>(tokens - 1);
+  scalars.inv_targets = 1.0F / static_cast<float>(reference::count_targets(targets));
   reference::LossOptions options;
   options.cap = static_cast<double>(cap);
   const auto want = reference::cross_entropy(widen(logits), targets, options);
@@ -97,7 +100,7 @@ void check_loss(DType type, int64_t tokens, int64_t vocab, float cap, Draw draw 
   const double f32_bound = rounding_bound(vocab, 4) + exponent;
   double loss = 0.0;
   std::vector<double> token_loss;
-  const RunOp run = [&](Rig& rig) -> Outputs {
+  const auto run = [&](Rig& rig, bool gradient) -> Outputs {
     Values u(type, logits);
     GuardedBuffer<double> sum("loss_sum", 1), each("token_loss", tokens);
     sum.data()[0] = 0.0;
@@ -108,14 +111,19 @@ void check_loss(DType type, int64_t tokens, int64_t vocab, float cap, Draw draw 
     a.token_loss_T = f64(each, {tokens});
     a.scalars = &scalars;
     a.cap = cap;
-    a.write_gradient = true;
+    a.write_gradient = gradient;
     const Status status = rig.backend->cross_entropy(*rig.stream, a);
     EXPECT_TRUE(status.ok()) << status.to_string();
     loss = sum.data()[0];
     token_loss = each.values();
     return {{"du", u.floats()}};
   };
-  check_op(run, {{"du", want.dlogits_TV, value_bound(type, f32_bound)}});
+  check_op([&](Rig& rig) { return run(rig, true); },
+           {{"du", want.dlogits_TV, value_bound(type, f32_bound)}});
+  const double with = loss;
+  Rig rig = open_rig();
+  EXPECT_TRUE(same_bits("logits kept", run(rig, false)[0].values, logits));
+  EXPECT_EQ(loss, with);
   EXPECT_NEAR(loss, want.loss * static_cast<double>(want.count),
               f32_bound * (std::abs(want.loss) * static_cast<double>(want.count) + 1.0));
   double sum = 0.0;
@@ -154,6 +162,14 @@ TEST(CudaBf16, CrossEntropyOfLongRows) {
   }
   check_loss(DType::kBF16, 5, 8200, 0.0F, {.std = 60.0});
   for (const float cap : {0.0F, 30.0F}) check_loss(DType::kBF16, 401, 8200, cap);
+  // No, one and all threads with a thirteenth vector.
+  for (const int64_t vocab : {49152, 49160, 53248}) {
+    for (const float cap : {0.0F, 30.0F}) check_loss(DType::kBF16, 3, vocab, cap);
+  }
+  // At the end of the polynomial's range and behind it, and where e^-2x has no f32.
+  check_loss(DType::kBF16, 5, 8200, 30.0F, {.std = 3.0},
+             {15.0F, -15.0F, 15.0625F, -15.0625F, 300.0F, -300.0F, 0x1p15F, -0x1p15F, 0x1p127F,
+              -0x1p127F});
 }
 
 TEST(CudaBf16, TargetsBeyondTheVocabularyShowInTheLoss) {
