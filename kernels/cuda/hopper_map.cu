@@ -28,6 +28,26 @@ Encode find_encode() {
 constexpr int64_t kAlign = 16;
 constexpr int kWidth = 64;  // elements of a 128-byte row
 
+// Of three dimensions, the first of them contiguous; strides in bytes.
+struct Layout {
+  cuuint64_t dims[3];
+  cuuint64_t strides[2];
+  cuuint32_t box[3];
+};
+
+Status encode_map(const char* op, void* data, const Layout& l, CUtensorMap* map) {
+  static const Encode encode = find_encode();
+  if (encode == nullptr) return internal_error("cuTensorMapEncodeTiled: not found in the driver");
+  const cuuint32_t steps[] = {1, 1, 1};
+  const CUresult result =
+      encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, data, l.dims, l.strides, l.box, steps,
+             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (result == CUDA_SUCCESS) return ok();
+  return internal_error(std::string(op) + ": cuTensorMapEncodeTiled gave " +
+                        to_text(static_cast<int64_t>(result)));
+}
+
 }  // namespace
 
 bool has_tile_map(const Tensor& t) {
@@ -36,24 +56,23 @@ bool has_tile_map(const Tensor& t) {
 }
 
 Status tile_map(const char* op, const Tensor& t, int rows, CUtensorMap* map) {
-  static const Encode encode = find_encode();
-  if (encode == nullptr) return internal_error("cuTensorMapEncodeTiled: not found in the driver");
   if (!has_tile_map(t)) {
     return invalid_argument(std::string(op) + ": a tensor is not aligned to 16 bytes");
   }
   const auto size = static_cast<cuuint64_t>(t.dims[2]);
-  const cuuint64_t dims[] = {size, static_cast<cuuint64_t>(t.dims[1]),
-                             static_cast<cuuint64_t>(t.dims[0])};
-  const cuuint64_t strides[] = {size * 2, static_cast<cuuint64_t>(t.row_stride) * 2};
-  const cuuint32_t box[] = {kWidth, 1, static_cast<cuuint32_t>(rows)};
-  const cuuint32_t steps[] = {1, 1, 1};
-  const CUresult result =
-      encode(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3, t.data, dims, strides, box, steps,
-             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (result == CUDA_SUCCESS) return ok();
-  return internal_error(std::string(op) + ": cuTensorMapEncodeTiled gave " +
-                        to_text(static_cast<int64_t>(result)));
+  const Layout l{{size, static_cast<cuuint64_t>(t.dims[1]), static_cast<cuuint64_t>(t.dims[0])},
+                 {size * 2, static_cast<cuuint64_t>(t.row_stride) * 2},
+                 {kWidth, 1, static_cast<cuuint32_t>(rows)}};
+  return encode_map(op, t.data, l, map);
+}
+
+Status rows_map(const char* op, const Tensor& t, int rows, int columns, CUtensorMap* map) {
+  const int64_t stride = t.dims[0] > 1 ? t.row_stride : t.dims[1];
+  const Layout l{
+      {kWidth, static_cast<cuuint64_t>(t.dims[0]), static_cast<cuuint64_t>(t.dims[1] / kWidth)},
+      {static_cast<cuuint64_t>(stride) * 2, kWidth * 2},
+      {kWidth, static_cast<cuuint32_t>(rows), static_cast<cuuint32_t>(columns / kWidth)}};
+  return encode_map(op, t.data, l, map);
 }
 
 }  // namespace swax::cuda

@@ -1,263 +1,262 @@
-// What a block of the backward pass of RMSNorm with gates does: see norm_gates_backward.cu, the
-// only file that takes it. Device only.
+// Backward of RMSNorm with gates: what a computing warp does. See norm_gates_backward.cu, the only
+// file that takes it. Device only.
 #pragma once
 
-#include "kernels/cuda/bulk.cuh"
-#include "kernels/cuda/vec.cuh"
+#include "kernels/cuda/norm_gates_feeder.cuh"
+#include "kernels/cuda/small_product.cuh"
 
 namespace swax::cuda {
 namespace {
 
-struct NormGatesBackward {
-  const bf16* x;
-  const bf16* w;
-  const bf16* dy;
-  const bf16* wi;
-  const bf16* wf;
-  const float* rstd;
-  const float* i;
-  const float* f;
-  float* di;
-  float* df;
-  bf16* dx;
-  float* dw;
-  float* dwi;
-  float* dwf;
-  float* dbi;
-  float* dbf;
-  float* partial;       // [blocks, 1 + 2 N, D]: of w, then of the gates
-  float* bias_partial;  // [blocks, 2 N]
-  int64_t x_stride, dy_stride, dx_stride, wi_stride, wf_stride, dwi_stride, dwf_stride;
-  int64_t tokens;
-  int heads;
-  float cap;
-};
-// Gate g < N is i of head g, else f of head g - N.
-__device__ __forceinline__ const bf16* gate_row(const NormGatesBackward& a, int g) {
-  return g < a.heads ? a.wi + g * a.wi_stride : a.wf + (g - a.heads) * a.wf_stride;
-}
-// Element [t, head] of i_TN or f_TN.
-template <typename P>
-__device__ __forceinline__ P* gate_value(P* i, P* f, int heads, int64_t t, int g) {
-  return g < heads ? i + t * heads + g : f + t * heads + g - heads;
-}
-
-constexpr int kDim = 2048;
-constexpr int kCols = 4;  // of a thread
-constexpr int kBlock = kDim / kCols;
-constexpr int kWarps = kBlock / kWarp;
-constexpr int kGates = 8;
-constexpr int kRows = 4;           // of a group
-constexpr int kBlockTokens = 128;  // at most
-constexpr int kStages = 3;
-
-enum Array : int { kX, kDy, kOld, kArrays };
-
-struct Shared {
-  bf16 rows[kStages][kArrays][kRows][kDim];
-  float d[kGates][kBlockTokens];  // gradients of the pre-activations
-  float rstd[kBlockTokens];
-  float sums[2][kWarps][kRows];
-  uint64_t full[kStages];
-};
-
-// The run of tokens of a block.
-struct Groups {
-  int64_t begin;
-  int tokens;
-  int count;
-  __device__ __forceinline__ explicit Groups(int64_t all)
-      : begin(all * blockIdx.x / gridDim.x),
-        tokens(static_cast<int>(all * (blockIdx.x + 1) / gridDim.x - begin)),
-        count((tokens + kRows - 1) / kRows) {}
-  __device__ __forceinline__ int rows(int group) const {
-    return min(kRows, tokens - group * kRows);
-  }
-};
-
-// By one warp: a lane fetches a row.
-__device__ __forceinline__ void fetch(const NormGatesBackward& a, Shared& s, const Groups& g,
-                                      int group) {
-  if (group >= g.count) return;
-  constexpr uint32_t kBytes = kDim * sizeof(bf16);
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int stage = group % kStages;
-  const int rows = g.rows(group);
-  if (lane == 0) barrier_expect(s.full + stage, static_cast<uint32_t>(rows * kArrays) * kBytes);
-  __syncwarp();
-  const int row = lane % kRows;
-  const int array = lane / kRows;
-  if (array >= kArrays || row >= rows) return;
-  const int64_t t = g.begin + group * kRows + row;
-  const bf16* from = array == kX    ? a.x + t * a.x_stride
-                     : array == kDy ? a.dy + t * a.dy_stride
-                                    : a.dx + t * a.dx_stride;
-  bulk_load(s.rows[stage][array][row], from, kBytes, s.full + stage);
-}
-
-// Gradients of the pre-activations of the block's tokens, to shared memory and in their place.
-__device__ __forceinline__ void form_slopes(const NormGatesBackward& a, Shared& s,
-                                            const Groups& g) {
-  for (int e = static_cast<int>(threadIdx.x); e < kBlockTokens * kGates; e += kBlock) {
-    const int k = e / kGates;
-    const int gate = e % kGates;
-    const int64_t t = g.begin + k;
-    float value = 0.0F;
-    if (k < g.tokens && gate < 2 * a.heads) {
-      float* d = gate_value(a.di, a.df, a.heads, t, gate);
-      float slope = 1.0F;
-      if (a.cap > 0.0F) {
-        const float ratio = *gate_value(a.i, a.f, a.heads, t, gate) / a.cap;
-        slope = (1.0F - ratio) * (1.0F + ratio);
-      }
-      value = *d * slope;
-      *d = value;
-    }
-    s.d[gate][k] = value;
-  }
-  for (int k = static_cast<int>(threadIdx.x); k < kBlockTokens; k += kBlock) {
-    s.rstd[k] = k < g.tokens ? a.rstd[g.begin + k] : 0.0F;
-  }
-}
-
-__device__ __forceinline__ void get4(const bf16* p, float (&y)[kCols]) {
-  const uint2 v = *reinterpret_cast<const uint2*>(p);
-  y[0] = low_half(v.x);
-  y[1] = high_half(v.x);
-  y[2] = low_half(v.y);
-  y[3] = high_half(v.y);
-}
-__device__ __forceinline__ void put4(float* p, const float (&y)[kCols]) {
-  *reinterpret_cast<float4*>(p) = make_float4(y[0], y[1], y[2], y[3]);
-}
-
-// Sums over the warp of four values: each lane gets that of row lane % 4.
-__device__ __forceinline__ float rows_sum(const float (&v)[kRows]) {
-  const bool odd = threadIdx.x % 2 != 0;
-  const bool high = threadIdx.x / 2 % 2 != 0;
-  float low_pair = odd ? v[1] : v[0];
-  float high_pair = odd ? v[3] : v[2];
-  low_pair += __shfl_xor_sync(kAllLanes, odd ? v[0] : v[1], 1);
-  high_pair += __shfl_xor_sync(kAllLanes, odd ? v[2] : v[3], 1);
-  float sum = high ? high_pair : low_pair;
-  sum += __shfl_xor_sync(kAllLanes, high ? low_pair : high_pair, 2);
-#pragma unroll
-  for (int step = kRows; step < kWarp; step *= 2) sum += __shfl_xor_sync(kAllLanes, sum, step);
-  return sum;
-}
-
-// Four columns of a thread. What a group needs between its steps is kept by the kernel.
+// A warp that computes: 64 columns; lane 4 p + q has columns 8 p ... 8 p + 7 of rows 2 q and 2 q +
+// 1 of a group.
+template <int kCluster, int kGates>
 struct Columns {
-  int col;
-  float w[kCols];
-  uint2 gate_w[kGates];
-  float dw[kCols];
-  float gate_dw[kGates][kCols];
+  using S = Shared<kCluster, kGates>;
+  static constexpr int kHalves = S::kHalves;
+  static constexpr int kDim = kCluster * kSlice;
 
-  __device__ __forceinline__ explicit Columns(const NormGatesBackward& a)
-      : col(static_cast<int>(threadIdx.x) * kCols) {
-    get4(a.w + col, w);
+  const NormGatesBackward& a;
+  S& s;
+  Run<kCluster> run;
+  int lane, warp;
+  int col;                                  // the lane's first, of the row
+  int row;                                  // 2 q
+  int at[2];                                // its packs of a tile, of both rows
+  uint32_t gate_w[kCols / 2][2 * kHalves];  // gates 2 q and 2 q + 1 of two columns
+  float gate_dw[kCols / 2][kHalves][4];
+
+  __device__ __forceinline__ Columns(const NormGatesBackward& args, S& shared)
+      : a(args), s(shared), run(args) {
+    lane = static_cast<int>(threadIdx.x) % kWarp;
+    warp = static_cast<int>(threadIdx.x) / kWarp;
+    col = run.rank * kSlice + warp * kWarpCols + lane / 4 * kCols;
+    row = lane % 4 * 2;
 #pragma unroll
-    for (int i = 0; i < kCols; ++i) dw[i] = 0.0F;
-#pragma unroll
-    for (int g = 0; g < kGates; ++g) {
-      gate_w[g] = make_uint2(0, 0);
-      if (g < 2 * a.heads) {
-        gate_w[g] = __ldg(reinterpret_cast<const uint2*>(gate_row(a, g) + col));
-      }
-#pragma unroll
-      for (int i = 0; i < kCols; ++i) gate_dw[g][i] = 0.0F;
+    for (int e = 0; e < 2; ++e) {
+      at[e] = (warp * kRows + row + e) * (kWarpCols / kCols) + (lane / 4 ^ (row + e));
     }
   }
-  // The gates' share; d: of the first row.
-  __device__ __forceinline__ void add_gates(const float* d, float (&dy)[kRows][kCols]) const {
+  // What start() takes; read before the tiles, or it would wait until the memory has brought those.
+  struct Weights {
+    uint4 w;
+    uint4 gates[kHalves][2];
+  };
+  __device__ __forceinline__ Weights read() const {
+    Weights v;
+    v.w = read_pack(a.w + col).v;
 #pragma unroll
-    for (int g = 0; g < kGates; ++g) {
-      const float4 four = *reinterpret_cast<const float4*>(d + g * kBlockTokens);
-      const float dg[kRows] = {four.x, four.y, four.z, four.w};
-      const float wg[kCols] = {low_half(gate_w[g].x), high_half(gate_w[g].x), low_half(gate_w[g].y),
-                               high_half(gate_w[g].y)};
+    for (int h = 0; h < kHalves; ++h) {
 #pragma unroll
-      for (int r = 0; r < kRows; ++r) {
+      for (int k = 0; k < 2; ++k) {
+        const int g = 8 * h + row + k;
+        v.gates[h][k] = make_uint4(0, 0, 0, 0);
+        if (g < 2 * a.heads) v.gates[h][k] = read_pack(gate_row(a, g) + col).v;
+      }
+    }
+    return v;
+  }
+  __device__ __forceinline__ void start(const Weights& v) {
+    if (row == 0) s.w[warp * kRows + lane / 4] = v.w;
+    __syncwarp();
 #pragma unroll
-        for (int i = 0; i < kCols; ++i) dy[r][i] = fmaf(dg[r], wg[i], dy[r][i]);
+    for (int h = 0; h < kHalves; ++h) {
+      const uint4(&two)[2] = v.gates[h];
+#pragma unroll
+      for (int m = 0; m < kCols / 2; ++m) {
+        const uint32_t left = __byte_perm(word(two[0], m), word(two[1], m), 0x5410);
+        const uint32_t right = __byte_perm(word(two[0], m), word(two[1], m), 0x7632);
+        gate_w[m][2 * h] = left;
+        gate_w[m][2 * h + 1] = right;
+      }
+    }
+#pragma unroll
+    for (const int k : at) s.dw[k] = make_float4(0.0F, 0.0F, 0.0F, 0.0F);
+#pragma unroll
+    for (auto& pair : gate_dw) {
+#pragma unroll
+      for (auto& half : pair) {
+#pragma unroll
+        for (float& v : half) v = 0.0F;
       }
     }
   }
-  // y as rms_norm stored it, and the thread's part of the sum of y dy of each row before rounding.
-  __device__ __forceinline__ void form_rows(const bf16* x, const float* rstd,
-                                            const float (&dy)[kRows][kCols],
-                                            float (&y)[kRows][kCols], float (&sum)[kRows]) const {
+  __device__ __forceinline__ void get(int stage, int array, uint4 (&v)[2]) const {
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      float v[kCols];
-      get4(x + r * kDim, v);
-      sum[r] = 0.0F;
-#pragma unroll
-      for (int i = 0; i < kCols; ++i) {
-        v[i] = normed(v[i], rstd[r], w[i]);
-        sum[r] = fmaf(v[i], dy[r][i], sum[r]);
-      }
-#pragma unroll
-      for (int i = 0; i < kCols; i += 2) {
-        const uint32_t two = two_bf16(v[i], v[i + 1]);
-        y[r][i] = low_half(two);
-        y[r][i + 1] = high_half(two);
-      }
+    for (int e = 0; e < 2; ++e) {
+      v[e] = s.tiles[stage][array][at[e]];
     }
   }
-  __device__ __forceinline__ void add_weights(const float* d, const float (&y)[kRows][kCols]) {
-#pragma unroll
-    for (int g = 0; g < kGates; ++g) {
-      const float4 four = *reinterpret_cast<const float4*>(d + g * kBlockTokens);
-      const float dg[kRows] = {four.x, four.y, four.z, four.w};
-#pragma unroll
-      for (int r = 0; r < kRows; ++r) {
-#pragma unroll
-        for (int i = 0; i < kCols; ++i) gate_dw[g][i] = fmaf(dg[r], y[r][i], gate_dw[g][i]);
-      }
+  // dy of columns 2 m and 2 m + 1 with the gates' share: of both rows the first, then the second.
+  __device__ __forceinline__ void get_dy(const uint4 (&rows)[2], const uint4 (&d)[kHalves], int m,
+                                         float (&dy)[4]) const {
+    dy[0] = low_half(word(rows[0], m));
+    dy[1] = low_half(word(rows[1], m));
+    dy[2] = high_half(word(rows[0], m));
+    dy[3] = high_half(word(rows[1], m));
+    const auto& u = gate_w[m];
+    if constexpr (kHalves == 1) {
+      mma_16_8_16(dy, u[0], u[1], u[0], u[1], d[0].x, d[0].y);
+      mma_16_8_8(dy, u[0], u[1], d[0].z);
+    } else {
+      mma_16_8_16(dy, u[0], u[1], u[2], u[3], d[0].x, d[0].y);
+      mma_16_8_16(dy, u[0], u[1], u[2], u[3], d[0].z, d[0].w);
+      mma_16_8_16(dy, u[0], u[1], u[2], u[3], d[1].x, d[1].y);
     }
   }
+  __device__ __forceinline__ void get_summands(int stage, uint4 (&d)[kHalves]) const {
+#pragma unroll
+    for (int h = 0; h < kHalves; ++h) d[h] = s.by_token[stage][h][lane];
+  }
+
+  // y as rms_norm stored it gives the weights of the gates their share; the sums of y dy before
+  // rounding go to shared memory.
+  __device__ __forceinline__ void add(int group) {
+    const int stage = group % kStages;
+    wait_group(s.full, group);
+    uint4 x[2];
+    uint4 rows_dy[2];
+    uint4 d[kHalves];
+    uint4 weight[kHalves];
+    get(stage, kX, x);
+    get(stage, kDy, rows_dy);
+    get_summands(stage, d);
+    const uint4 w = s.w[warp * kRows + lane / 4];
+#pragma unroll
+    for (int h = 0; h < kHalves; ++h) weight[h] = s.by_gate[stage][h][lane];
+    const float2 rstd = *reinterpret_cast<const float2*>(s.rstd[stage] + row);
+    float sum[2] = {};
+#pragma unroll
+    for (int m = 0; m < kCols / 2; ++m) {
+      float dy[4];
+      get_dy(rows_dy, d, m, dy);
+      const float two_w[2] = {low_half(word(w, m)), high_half(word(w, m))};
+      const float y[4] = {normed(low_half(word(x[0], m)), rstd.x, two_w[0]),
+                          normed(low_half(word(x[1], m)), rstd.y, two_w[0]),
+                          normed(high_half(word(x[0], m)), rstd.x, two_w[1]),
+                          normed(high_half(word(x[1], m)), rstd.y, two_w[1])};
+#pragma unroll
+      for (int k = 0; k < 4; ++k) sum[k % 2] = fmaf(y[k], dy[k], sum[k % 2]);
+      const uint32_t left = two_bf16(y[0], y[1]);
+      const uint32_t right = two_bf16(y[2], y[3]);
+#pragma unroll
+      for (int h = 0; h < kHalves; ++h) {
+        float part[4] = {};
+        mma_16_8_16(part, left, right, left, right, weight[h].x, weight[h].y);
+        mma_16_8_8(part, left, right, weight[h].z);
+#pragma unroll
+        for (int k = 0; k < 4; ++k) gate_dw[m][h][k] += part[k];
+      }
+    }
+    const bool odd = lane / 4 % 2 != 0;
+    float mine = odd ? sum[1] : sum[0];
+    mine += __shfl_xor_sync(kAllLanes, odd ? sum[0] : sum[1], 4);
+    mine += __shfl_xor_sync(kAllLanes, mine, 8);
+    mine += __shfl_xor_sync(kAllLanes, mine, 16);
+    if (lane < kRows) {
+      s.sums[stage][warp][row + lane / 4] = mine;
+      barrier_arrive(s.summed + stage);
+    }
+  }
+
   // dx = old + r w dy - x r^2 mean(y dy), and the weight gradient.
-  __device__ __forceinline__ void write(const bf16* x, const bf16* old, float rstd, float mean,
-                                        const float (&dy)[kCols], bf16* dx) {
-    float vx[kCols];
-    float out[kCols];
-    get4(x, vx);
-    get4(old, out);
-    const float back = -(rstd * (rstd * mean));
+  __device__ __forceinline__ void write(int group) {
+    const int stage = group % kStages;
+    uint4 x[2];
+    uint4 rows_dy[2];
+    uint4 old[2];
+    uint4 d[kHalves];
+    get(stage, kX, x);
+    get(stage, kDy, rows_dy);
+    get(stage, kOld, old);
+    get_summands(stage, d);
+    const float2 two = *reinterpret_cast<const float2*>(s.rstd[stage] + row);
+    barrier_arrive(s.empty + stage);  // every lane: see Release of hopper_ring.cuh
+    const float rstd[2] = {two.x, two.y};
+    const uint4 w = s.w[warp * kRows + lane / 4];
+    wait_group(s.exchanged, group);
+    float back[2] = {};
 #pragma unroll
-    for (int i = 0; i < kCols; ++i) {
-      const float g = rstd * dy[i];
-      dw[i] = fmaf(g, vx[i], dw[i]);
-      out[i] = fmaf(w[i], g, fmaf(vx[i], back, out[i]));
+    for (int k = 0; k < kCluster; ++k) {
+      const float2 total = *reinterpret_cast<const float2*>(s.totals[stage][k] + row);
+      back[0] += total.x;
+      back[1] += total.y;
     }
-    if (dx == nullptr) return;
-    *reinterpret_cast<uint2*>(dx + col) =
-        make_uint2(two_bf16(out[0], out[1]), two_bf16(out[2], out[3]));
-  }
-  __device__ __forceinline__ void store(const NormGatesBackward& a) const {
-    float* out = a.partial + static_cast<int64_t>(blockIdx.x) * (1 + 2 * a.heads) * kDim + col;
-    put4(out, dw);
 #pragma unroll
-    for (int g = 0; g < kGates; ++g) {
-      if (g < 2 * a.heads) put4(out + (1 + g) * kDim, gate_dw[g]);
+    for (int e = 0; e < 2; ++e) {
+      back[e] = -(rstd[e] * (rstd[e] * (back[e] / static_cast<float>(kDim))));
+    }
+    uint32_t out[2][kCols / 2];
+    float4 dw;
+#pragma unroll
+    for (int m = 0; m < kCols / 2; ++m) {
+      float4& four = s.dw[at[m / 2]];
+      if (m % 2 == 0) dw = four;
+      float g[4];
+      get_dy(rows_dy, d, m, g);
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        float v[2];
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+          const float in_x = c == 0 ? low_half(word(x[e], m)) : high_half(word(x[e], m));
+          const float in_old = c == 0 ? low_half(word(old[e], m)) : high_half(word(old[e], m));
+          const float in_w = c == 0 ? low_half(word(w, m)) : high_half(word(w, m));
+          const float scaled = rstd[e] * g[2 * c + e];
+          float& sum = m % 2 == 0 ? (c == 0 ? dw.x : dw.y) : (c == 0 ? dw.z : dw.w);
+          sum = fmaf(scaled, in_x, sum);
+          v[c] = fmaf(in_w, scaled, fmaf(in_x, back[e], in_old));
+        }
+        out[e][m] = two_bf16(v[0], v[1]);
+      }
+      if (m % 2 != 0) four = dw;
+    }
+#pragma unroll
+    for (int e = 0; e < 2; ++e) {
+      const int t = group * kRows + row + e;
+      if (t >= run.rows) continue;
+      // In one access: nvcc makes four of a plain store here.
+      __stcg(reinterpret_cast<uint4*>(a.dx + (run.first + t) * a.dx_stride + col),
+             make_uint4(out[e][0], out[e][1], out[e][2], out[e][3]));
+    }
+  }
+  __device__ __forceinline__ void compute() {
+    for (int k = 0; k <= run.count; ++k) {
+      if (k < run.count) add(k);
+      if (k > 0) write(k - 1);
+    }
+  }
+
+  // The sums of the run. Of a column those of the four lanes: pairs first.
+  __device__ __forceinline__ void store() {
+    float* out =
+        a.partial + static_cast<int64_t>(blockIdx.x / kCluster) * (1 + 2 * a.heads) * kDim + col;
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      float4 dw = s.dw[at[k]];
+      dw.x = lanes_sum(dw.x, 4);
+      dw.y = lanes_sum(dw.y, 4);
+      dw.z = lanes_sum(dw.z, 4);
+      dw.w = lanes_sum(dw.w, 4);
+      if (row == 2 * k) *reinterpret_cast<float4*>(out + 4 * k) = dw;
+    }
+#pragma unroll
+    for (int h = 0; h < kHalves; ++h) {
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        const int gate = 8 * h + row + k;
+        if (gate >= 2 * a.heads) continue;
+        float* to = out + (1 + gate) * kDim;
+#pragma unroll
+        for (int m = 0; m < kCols / 2; m += 2) {
+          *reinterpret_cast<float4*>(to + 2 * m) =
+              make_float4(gate_dw[m][h][k], gate_dw[m][h][2 + k], gate_dw[m + 1][h][k],
+                          gate_dw[m + 1][h][2 + k]);
+        }
+      }
     }
   }
 };
-
-// Of each row the sum over warps by its lanes: lane's row lane % 4.
-__device__ __forceinline__ float over_warps(const float* sums) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp;
-  float total = 0.0F;
-#pragma unroll
-  for (int k = 0; k < kWarps * kRows; k += kWarp) total += sums[k + lane];
-#pragma unroll
-  for (int step = kRows; step < kWarp; step *= 2) {
-    total += __shfl_xor_sync(kAllLanes, total, step);
-  }
-  return total / static_cast<float>(kDim);
-}
 
 }  // namespace
 }  // namespace swax::cuda

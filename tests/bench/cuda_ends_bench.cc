@@ -134,7 +134,7 @@ void gates(Bench& b) {
 }
 
 // The norm of an mLSTM layer with its gates. Backward reads x, dy and the residual gradient, and
-// writes the last; where it takes the two ops it moves more than is counted here.
+// writes the last.
 void norm_gates(Bench& b, int64_t dim, int64_t heads) {
   const double row = static_cast<double>(kTokens * dim) * 2.0;
   const std::string at = " D " + std::to_string(dim);
