@@ -147,6 +147,7 @@ void print_memory(const Collectives& group, const MemoryPlan& plan, int64_t take
 
 void print_head(const pb::JobSpec& spec, const Backend& backend, const MemoryPlan& plan,
                 int ranks) {
+  test::say_build();
   std::printf("%s %s\n%s: %d ranks, %u sequences of %u a step, recompute %s, weights %s\n",
               backend.fingerprint().c_str(), device_collectives_text().c_str(),
               spec.job().name().c_str(), ranks, spec.training().global_batch_size(),

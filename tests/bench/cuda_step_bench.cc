@@ -92,6 +92,7 @@ Status run(const std::string& path, int64_t steps, int64_t profiled,
                                       int64_t{spec.training().seq_len()} * 24 + 1));
   SWAX_ASSIGN(const auto backend, cuda::open_cuda_backend(0));
   if (fit) SWAX_TRY(test::fit_recompute(&spec, 1, free_bytes()));
+  test::say_build();
   std::printf("%s\n%s: %lld parameters, recompute %s, %u sequences of %u a step\n",
               backend->fingerprint().c_str(), spec.job().name().c_str(),
               static_cast<long long>(shape.parameters()), recompute_text(spec).c_str(),

@@ -18,6 +18,9 @@ Result<std::string> write_random_data(const std::string& folder, int64_t vocab, 
 Result<pb::JobSpec> bench_spec(const std::string& path, int64_t steps, int ranks,
                                const std::vector<SpecOverride>& more);
 
+// Says so where the build poisons device memory that is released: it takes the time of a step.
+void say_build();
+
 // Sets the first form whose plan leaves 2 GiB of `device_bytes` free, for probes of products and
 // code: weights kept and no recompute, or light in 1, 2, ... layers; then, with weights given back,
 // none, light and block in 1, 2, ... layers.

@@ -2,7 +2,7 @@
 # Measures several GPUs of one host: the training step, what it costs to exchange, PyTorch's FSDP2 beside it,
 # memory, checkpoints, restarts, settings of NCCL. Every part runs whatever became of the others.
 #
-# Usage: tests/multi/speed.sh FOLDER [PART...]    (FOLDER: bin of a CUDA build with the benchmarks)
+# Usage: tests/multi/speed.sh FOLDER [PART...]    (FOLDER: bin of a release build with CUDA)
 #   step         1.4B, 16,384 tokens a sequence, one a rank: 1, 2, 4, 8 ranks; with all of them also beside
 #                ncclReduceScatter and beside no exchange
 #   sequences    the same with 4 sequences a rank and step
@@ -75,7 +75,7 @@ measured() {
   return 1
 }
 
-lines='^window|^memory: .*taken|^save|^checkpoint|recompute|nonfinite'
+lines='^not a release|^window|^memory: .*taken|^save|^checkpoint|recompute|nonfinite'
 bench=$bin/cuda_ranks_bench
 jobs=$repository/jobs
 
