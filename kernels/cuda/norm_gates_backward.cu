@@ -31,6 +31,7 @@ template <int kCluster, int kGates>
 __global__ void __cluster_dims__(kCluster) __launch_bounds__(kBlock, 1)
     norm_gates_backward_kernel(const __grid_constant__ NormGatesBackward a) {
   using S = Shared<kCluster, kGates>;
+  static_assert(sizeof(S) <= kSharedMax);
   S& s = shared_block<S>();
   let_next_start();
   if (threadIdx.x == 0) s.init();

@@ -44,6 +44,7 @@ constexpr int kFeeders = 4;  // warps
 constexpr int kBlock = (kWarps + kFeeders) * kWarp;
 constexpr int kSlice = kWarps * kWarpCols;  // columns of a block
 constexpr int kRows = 8;                    // of a group
+// Not fewer: a block sends its sums of group g + 4 when all blocks have read those of g, no sooner.
 constexpr int kStages = 4;
 
 enum Array : int { kX, kDy, kOld, kArrays };
