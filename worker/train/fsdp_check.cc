@@ -51,18 +51,31 @@ std::vector<Tensor> parts_of(const Tensor& flat, int ranks) {
   return parts;
 }
 
-// Every rank learns of it, so that all end with a reason.
-Status agree(Collectives& group, const char* call, int wrong_from) {
-  int64_t wrong = wrong_from < 0 ? 0 : 1 + group.rank();
-  SWAX_TRY(group.max_host(std::span(&wrong, 1)));
-  if (wrong == 0) return ok();
-  const std::string what = wrong_from < 0
-                               ? "rank " + to_text(wrong - 1) + " did not get what was sent"
-                               : "what rank " + to_text(wrong_from) + " sent to rank " +
-                                     to_text(group.rank()) + " arrived as something else";
-  return internal_error("exchange test: " + std::string(call) + ": " + what +
-                        "; the link, its driver or NCCL has a fault (other ways to exchange: "
-                        "SWAX_COMM_COPY_ENGINES=0, NCCL_P2P_DISABLE=1)");
+// The first call whose result was not what had been sent, and by whom.
+struct Finding {
+  enum Call : int64_t { kNone, kAllGather, kAllToAll };
+  int64_t call = kNone;
+  int64_t from = 0;
+
+  void note(Call in, int wrong_from) {
+    if (call == kNone && wrong_from >= 0) *this = {.call = in, .from = wrong_from};
+  }
+};
+
+// Every rank learns of it, so that all end with the same reason. Not by max_host, which is a call
+// of the steps.
+Status agree(Collectives& group, const Finding& mine) {
+  std::vector<Finding> all(static_cast<size_t>(group.size()));
+  SWAX_TRY(group.all_gather_host(std::as_bytes(std::span(&mine, 1)),
+                                 std::as_writable_bytes(std::span(all))));
+  const auto wrong =
+      std::ranges::find_if(all, [](const Finding& f) { return f.call != Finding::kNone; });
+  if (wrong == all.end()) return ok();
+  const std::string call = wrong->call == Finding::kAllGather ? "all_gather" : "all_to_all";
+  return internal_error("exchange test: " + call + ": what rank " + to_text(wrong->from) +
+                        " sent to rank " + to_text(wrong - all.begin()) +
+                        " arrived as something else; the link, its driver or NCCL has a fault "
+                        "(other ways to exchange: SWAX_COMM_COPY_ENGINES=0, NCCL_P2P_DISABLE=1)");
 }
 
 int first_difference(std::span<const DigestSums> got, std::span<const DigestSums> sent) {
@@ -83,9 +96,9 @@ Status copy_turned(RankContext& rank, const Tensor& own, size_t peer, const Tens
 }
 
 // Sends every rank the weights `own` [S], turned, with its number and that of the receiver at their
-// head.
-Status check_all_to_all(RankContext& rank, const Tensor& own, const Tensor& send,
-                        const Tensor& received, Digests& digests) {
+// head. The first rank whose piece is another one; -1: none.
+Result<int> check_all_to_all(RankContext& rank, const Tensor& own, const Tensor& send,
+                             const Tensor& received, Digests& digests) {
   constexpr int64_t kHead = 16;
   Backend& backend = rank.backend;
   Collectives& group = rank.shard;
@@ -109,7 +122,7 @@ Status check_all_to_all(RankContext& rank, const Tensor& own, const Tensor& send
   SWAX_ASSIGN(const auto got, digests.of(parts_of(received, group.size())));
   for (const Tensor& used : {send, received})
     SWAX_TRY(backend.fill(rank.compute, {.x = used, .value = 0.0F}));
-  return agree(group, "all_to_all", first_difference(got, sent));
+  return first_difference(got, sent);
 }
 
 }  // namespace
@@ -145,6 +158,7 @@ Status Fsdp::check_exchange(const Tensor& sums, const Tensor& host_sums) {
   // To make or to load weights takes each rank as long as it takes; a device call has a limit.
   SWAX_TRY(group.barrier());
   Digests digests(rank_.backend, rank_.compute, sums, host_sums);
+  Finding finding;
   for (int unit = 0; unit < shape_.units(); ++unit) {
     SWAX_TRY(acquire(unit, -1));
     SWAX_ASSIGN(const std::vector<Tensor> parts, parts_to_check(unit));
@@ -153,15 +167,18 @@ Status Fsdp::check_exchange(const Tensor& sums, const Tensor& host_sums) {
     std::vector<DigestSums> sent(static_cast<size_t>(plan_.ranks));
     SWAX_TRY(group.all_gather_host(std::as_bytes(std::span(&got.back(), 1)),
                                    std::as_writable_bytes(std::span(sent))));
-    SWAX_TRY(agree(group, "all_gather", first_difference(std::span(got).first(sent.size()), sent)));
+    finding.note(Finding::kAllGather, first_difference(std::span(got).first(sent.size()), sent));
   }
   const auto largest =
       static_cast<int>(std::ranges::max_element(layout_.units, {}, &UnitLayout::flat_elements) -
                        layout_.units.begin());
   const Tensor own = flat_part(master_.tensor, unit_begin_[largest], unit_elements(largest));
-  for (const Exchange& each : exchanges_)
-    SWAX_TRY(check_all_to_all(rank_, own, each.block.tensor, received_.tensor, digests));
-  return ok();
+  for (const Exchange& each : exchanges_) {
+    SWAX_ASSIGN(const int wrong_from,
+                check_all_to_all(rank_, own, each.block.tensor, received_.tensor, digests));
+    finding.note(Finding::kAllToAll, wrong_from);
+  }
+  return agree(group, finding);
 }
 
 }  // namespace swax
