@@ -6,7 +6,7 @@
 #include <functional>
 
 #include "kernels/backend_wrapper.h"
-#include "worker/comm/collectives.h"
+#include "worker/comm/collectives_wrapper.h"
 
 namespace swax::test {
 
@@ -25,37 +25,24 @@ struct WaySwitch {
   const void* piece = nullptr;       // and where its first piece was received
 };
 
-class WayCollectives final : public Collectives {
+class WayCollectives final : public CollectivesWrapper {
  public:
   WayCollectives(Collectives& inner, Backend& backend, WaySwitch& ways)
-      : inner_(inner), backend_(backend), ways_(ways) {}
-  int rank() const override { return inner_.rank(); }
-  int size() const override { return inner_.size(); }
-  Result<Buffer> allocate(Backend& backend, int64_t bytes) override {
-    return inner_.allocate(backend, bytes);
-  }
-  Status register_buffer(Tensor t) override { return inner_.register_buffer(t); }
+      : CollectivesWrapper(inner), backend_(backend), ways_(ways) {}
   Result<Event> all_gather(Stream& s, Tensor shard, Tensor full) override {
     if (ways_.now == Way::kNothing) return backend_.record(s);
-    return inner_.all_gather(s, shard, full);
+    return CollectivesWrapper::all_gather(s, shard, full);
   }
   Result<Event> all_to_all(Stream& s, Tensor send, Tensor recv) override {
     ways_.exchange = &s;
     ways_.piece = recv.data;
     if (ways_.now == Way::kNothing) return backend_.record(s);
-    if (ways_.now == Way::kSlots) return inner_.all_to_all(s, send, recv);
+    if (ways_.now == Way::kSlots) return CollectivesWrapper::all_to_all(s, send, recv);
     const int64_t piece = recv.elements() / size();
     return ways_.reduce_scatter(s, send, Tensor::of(recv.data, recv.dtype, {piece}));
   }
-  Status all_gather_host(std::span<const std::byte> mine, std::span<std::byte> all) override {
-    return inner_.all_gather_host(mine, all);
-  }
-  Status max_host(std::span<int64_t> values) override { return inner_.max_host(values); }
-  Status barrier() override { return inner_.barrier(); }
-  void abort(std::string_view reason) override { inner_.abort(reason); }
 
  private:
-  Collectives& inner_;
   Backend& backend_;
   WaySwitch& ways_;
 };

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "tests/worker/train_support.h"
+#include "worker/comm/collectives_wrapper.h"
 #include "worker/model/plan.h"
 
 namespace swax::test {
@@ -18,33 +19,24 @@ using Fault = std::function<void(int rank, bool gather, int64_t call, Tensor rec
 // The same before the call, with what this rank sends.
 using Mix = std::function<void(int rank, bool gather, Tensor sent)>;
 
-class FaultyCollectives final : public Collectives {
+class FaultyCollectives final : public CollectivesWrapper {
  public:
   FaultyCollectives(Collectives& inner, const Fault& fault, const Mix& mix)
-      : inner_(inner), fault_(fault), mix_(mix) {}
-  int rank() const override { return inner_.rank(); }
-  int size() const override { return inner_.size(); }
+      : CollectivesWrapper(inner), fault_(fault), mix_(mix) {}
   Result<Event> all_gather(Stream& s, Tensor shard, Tensor full) override {
     if (mix_) mix_(rank(), true, shard);
-    SWAX_ASSIGN(const Event done, inner_.all_gather(s, shard, full));
+    SWAX_ASSIGN(const Event done, CollectivesWrapper::all_gather(s, shard, full));
     fault_(rank(), true, gathers_++, full);
     return done;
   }
   Result<Event> all_to_all(Stream& s, Tensor send, Tensor recv) override {
     if (mix_) mix_(rank(), false, send);
-    SWAX_ASSIGN(const Event done, inner_.all_to_all(s, send, recv));
+    SWAX_ASSIGN(const Event done, CollectivesWrapper::all_to_all(s, send, recv));
     fault_(rank(), false, exchanges_++, recv);
     return done;
   }
-  Status all_gather_host(std::span<const std::byte> mine, std::span<std::byte> all) override {
-    return inner_.all_gather_host(mine, all);
-  }
-  Status max_host(std::span<int64_t> values) override { return inner_.max_host(values); }
-  Status barrier() override { return inner_.barrier(); }
-  void abort(std::string_view reason) override { inner_.abort(reason); }
 
  private:
-  Collectives& inner_;
   const Fault& fault_;
   const Mix& mix_;
   int64_t gathers_ = 0, exchanges_ = 0;
