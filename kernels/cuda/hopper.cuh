@@ -78,7 +78,10 @@ __device__ __forceinline__ void named_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// Makes ordinary writes to shared memory visible to copies and matrix products.
+// Makes ordinary writes to shared memory visible to copies and matrix products, and lets copies
+// overwrite what ordinary loads have read. Stands behind the barrier that ordered those accesses
+// before this thread (PTX ISA, "proxy-preserved base causality order": one fence on the way from
+// them to the copy is enough, here that of whoever copies).
 __device__ __forceinline__ void fence_to_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }

@@ -118,7 +118,9 @@ struct RowPass {
   // After the warp has taken group g of row n.
   __device__ __forceinline__ void load_next(int64_t t, int n, int g) const {
     __syncwarp();
-    if (lane == 0) load(t + 2 * int64_t{gridDim.x}, n + 2, g);
+    if (lane != 0) return;
+    fence_to_async();
+    load(t + 2 * int64_t{gridDim.x}, n + 2, g);
   }
   __device__ __forceinline__ Pack<bf16> scaled(const float (&gradient)[kVec]) const {
     float du[kVec];

@@ -67,6 +67,7 @@ struct SlabWriter {
   __device__ __forceinline__ void fill(const Boxes& a, const Boxes& b, uint32_t more) {
     const int stage = place.stage;
     barrier_wait(&ring.empty[stage], place.phase ^ 1U);
+    fence_to_async();  // a slab's row is read by ordinary loads
     barrier_expect(&ring.full[stage], (kA + kB) * kBoxBytes + more);
     copy<kA>(ring.tile[stage], a, &ring.full[stage]);
     copy<kB>(ring.tile[stage] + kA * kBoxBytes, b, &ring.full[stage]);

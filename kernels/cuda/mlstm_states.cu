@@ -62,6 +62,7 @@ __device__ __forceinline__ void load_state(const Params& p, Shared& s, const Blo
   const int place = step % kPlaces;
   const int row = ((p.chunks - 1 - step) * p.heads + b.head) * kMlstmQk + b.key;
   barrier_wait(&s.state_empty[place], static_cast<uint32_t>(step / kPlaces + 1) % 2);
+  fence_to_async();
   barrier_expect(&s.state_full[place], kStateBytes);
   tile_load(s.state[place], p.states, b.value, 0, row, &s.state_full[place]);
 }

@@ -100,6 +100,7 @@ struct Tiles {
       constexpr uint32_t kBytes = S::kDim * sizeof(bf16);
       if (lane == 0) barrier_expect(s.full + stage, static_cast<uint32_t>(rows) * kBytes);
       __syncwarp();
+      fence_to_async();
       if (lane >= rows) return;
       bulk_load(in_ring(stage, lane), a.x + (first(k) + lane) * a.x_stride, kBytes, s.full + stage);
     } else {

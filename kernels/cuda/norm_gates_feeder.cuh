@@ -169,6 +169,7 @@ struct Feeder {
   __device__ __forceinline__ void fetch(int group) const {
     constexpr uint32_t kBytes = kRows * kSlice * sizeof(bf16);
     const int stage = group % kStages;
+    fence_to_async();
     barrier_expect(s.full + stage, kArrays * kBytes);
 #pragma unroll
     for (int array = 0; array < kArrays; ++array) {

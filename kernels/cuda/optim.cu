@@ -97,6 +97,7 @@ struct RowHalf {
       if (lane == 0) barrier_expect(barrier, static_cast<uint32_t>(all) * 4U);
       __syncwarp();
       if (half == 0 && count > 0) {
+        fence_to_async();
         bulk_load(mine, row + done, static_cast<uint32_t>(count) * 4U, barrier);
       }
       barrier_wait(barrier, parity);
