@@ -22,6 +22,7 @@ struct Launch {
 
 inline Status launch_status(const char* op, cudaError_t error) {
   if (error == cudaSuccess) return ok();
+  cudaGetLastError();  // or it would show as the error of the next launch of this thread
   return internal_error(std::string(op) + ": " + cudaGetErrorString(error));
 }
 
