@@ -8,11 +8,12 @@
 namespace swax::cuda {
 namespace {
 
-// A warp that computes: 64 columns; lane 4 p + q has columns 8 p ... 8 p + 7 of rows 2 q and 2 q +
-// 1 of a group.
+// A warp that computes: 128 columns; lane 4 p + q has columns 8 p ... 8 p + 7 and 64 more of rows
+// 2 q and 2 q + 1 of a group.
 template <int kCluster, int kGates>
 struct Columns {
   using S = Shared<kCluster, kGates>;
+  static constexpr int kTilePacks = kTileCols / kCols;  // of a row of a block of a tile
   static constexpr int kHalves = S::kHalves;
   static constexpr int kDim = kCluster * kSlice;
 
@@ -20,11 +21,13 @@ struct Columns {
   S& s;
   Run<kCluster> run;
   int lane, warp;
-  int col;                                  // the lane's first, of the row
-  int row;                                  // 2 q
-  int at[2];                                // its packs of a tile, of both rows
-  uint32_t gate_w[kCols / 2][2 * kHalves];  // gates 2 q and 2 q + 1 of two columns
-  float gate_dw[kCols / 2][kHalves][4];
+  int col;                                          // the lane's first, of the row
+  int row;                                          // 2 q
+  int at[2];                                        // its first packs of a tile, of both rows
+  uint32_t gate_w[kPacks][kCols / 2][2 * kHalves];  // gates 2 q and 2 q + 1 of two columns
+  float gate_dw[kPacks][kCols / 2][kHalves][4];
+  uint4 w[kPacks];
+  float dw[kPacks][kCols];
 
   __device__ __forceinline__ Columns(const NormGatesBackward& args, S& shared)
       : a(args), s(shared), run(args) {
@@ -34,67 +37,56 @@ struct Columns {
     row = lane % 4 * 2;
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
-      at[e] = (warp * kRows + row + e) * (kWarpCols / kCols) + (lane / 4 ^ (row + e));
+      at[e] = (warp * kPacks * kRows + row + e) * kTilePacks + (lane / 4 ^ (row + e));
     }
   }
-  // What start() takes; read before the tiles, or it would wait until the memory has brought those.
-  struct Weights {
-    uint4 w;
-    uint4 gates[kHalves][2];
-  };
-  __device__ __forceinline__ Weights read() const {
-    Weights v;
-    v.w = read_pack(a.w + col).v;
+  __device__ __forceinline__ void start() {
+    uint4 gates[kPacks][kHalves][2];
 #pragma unroll
-    for (int h = 0; h < kHalves; ++h) {
+    for (int p = 0; p < kPacks; ++p) {
+      const int at_col = col + p * kTileCols;
+      w[p] = read_pack(a.w + at_col).v;
 #pragma unroll
-      for (int k = 0; k < 2; ++k) {
-        const int g = 8 * h + row + k;
-        v.gates[h][k] = make_uint4(0, 0, 0, 0);
-        if (g < 2 * a.heads) v.gates[h][k] = read_pack(gate_row(a, g) + col).v;
-      }
-    }
-    return v;
-  }
-  __device__ __forceinline__ void start(const Weights& v) {
-    if (row == 0) s.w[warp * kRows + lane / 4] = v.w;
-    __syncwarp();
+      for (int h = 0; h < kHalves; ++h) {
 #pragma unroll
-    for (int h = 0; h < kHalves; ++h) {
-      const uint4(&two)[2] = v.gates[h];
-#pragma unroll
-      for (int m = 0; m < kCols / 2; ++m) {
-        const uint32_t left = __byte_perm(word(two[0], m), word(two[1], m), 0x5410);
-        const uint32_t right = __byte_perm(word(two[0], m), word(two[1], m), 0x7632);
-        gate_w[m][2 * h] = left;
-        gate_w[m][2 * h + 1] = right;
+        for (int k = 0; k < 2; ++k) {
+          const int g = 8 * h + row + k;
+          gates[p][h][k] = make_uint4(0, 0, 0, 0);
+          if (g < 2 * a.heads) gates[p][h][k] = read_pack(gate_row(a, g) + at_col).v;
+        }
       }
     }
 #pragma unroll
-    for (const int k : at) s.dw[k] = make_float4(0.0F, 0.0F, 0.0F, 0.0F);
+    for (int p = 0; p < kPacks; ++p) {
 #pragma unroll
-    for (auto& pair : gate_dw) {
+      for (float& v : dw[p]) v = 0.0F;
 #pragma unroll
-      for (auto& half : pair) {
+      for (int h = 0; h < kHalves; ++h) {
+        const uint4(&two)[2] = gates[p][h];
 #pragma unroll
-        for (float& v : half) v = 0.0F;
+        for (int m = 0; m < kCols / 2; ++m) {
+          gate_w[p][m][2 * h] = __byte_perm(word(two[0], m), word(two[1], m), 0x5410);
+          gate_w[p][m][2 * h + 1] = __byte_perm(word(two[0], m), word(two[1], m), 0x7632);
+#pragma unroll
+          for (float& v : gate_dw[p][m][h]) v = 0.0F;
+        }
       }
     }
   }
-  __device__ __forceinline__ void get(int stage, int array, uint4 (&v)[2]) const {
+  __device__ __forceinline__ void get(int stage, int array, int p, uint4 (&v)[2]) const {
 #pragma unroll
     for (int e = 0; e < 2; ++e) {
-      v[e] = s.tiles[stage][array][at[e]];
+      v[e] = s.tiles[stage][array][at[e] + p * kRows * kTilePacks];
     }
   }
   // dy of columns 2 m and 2 m + 1 with the gates' share: of both rows the first, then the second.
-  __device__ __forceinline__ void get_dy(const uint4 (&rows)[2], const uint4 (&d)[kHalves], int m,
-                                         float (&dy)[4]) const {
+  __device__ __forceinline__ void get_dy(const uint4 (&rows)[2], const uint4 (&d)[kHalves], int p,
+                                         int m, float (&dy)[4]) const {
     dy[0] = low_half(word(rows[0], m));
     dy[1] = low_half(word(rows[1], m));
     dy[2] = high_half(word(rows[0], m));
     dy[3] = high_half(word(rows[1], m));
-    const auto& u = gate_w[m];
+    const auto& u = gate_w[p][m];
     if constexpr (kHalves == 1) {
       mma_16_8_16(dy, u[0], u[1], u[0], u[1], d[0].x, d[0].y);
       mma_16_8_8(dy, u[0], u[1], d[0].z);
@@ -114,38 +106,43 @@ struct Columns {
   __device__ __forceinline__ void add(int group) {
     const int stage = group % kStages;
     wait_group(s.full, group);
-    uint4 x[2];
-    uint4 rows_dy[2];
+    uint4 x[kPacks][2];
+    uint4 rows_dy[kPacks][2];
     uint4 d[kHalves];
     uint4 weight[kHalves];
-    get(stage, kX, x);
-    get(stage, kDy, rows_dy);
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      get(stage, kX, p, x[p]);
+      get(stage, kDy, p, rows_dy[p]);
+    }
     get_summands(stage, d);
-    const uint4 w = s.w[warp * kRows + lane / 4];
 #pragma unroll
     for (int h = 0; h < kHalves; ++h) weight[h] = s.by_gate[stage][h][lane];
     const float2 rstd = *reinterpret_cast<const float2*>(s.rstd[stage] + row);
     float sum[2] = {};
 #pragma unroll
-    for (int m = 0; m < kCols / 2; ++m) {
-      float dy[4];
-      get_dy(rows_dy, d, m, dy);
-      const float two_w[2] = {low_half(word(w, m)), high_half(word(w, m))};
-      const float y[4] = {normed(low_half(word(x[0], m)), rstd.x, two_w[0]),
-                          normed(low_half(word(x[1], m)), rstd.y, two_w[0]),
-                          normed(high_half(word(x[0], m)), rstd.x, two_w[1]),
-                          normed(high_half(word(x[1], m)), rstd.y, two_w[1])};
+    for (int p = 0; p < kPacks; ++p) {
 #pragma unroll
-      for (int k = 0; k < 4; ++k) sum[k % 2] = fmaf(y[k], dy[k], sum[k % 2]);
-      const uint32_t left = two_bf16(y[0], y[1]);
-      const uint32_t right = two_bf16(y[2], y[3]);
+      for (int m = 0; m < kCols / 2; ++m) {
+        float dy[4];
+        get_dy(rows_dy[p], d, p, m, dy);
+        const float two_w[2] = {low_half(word(w[p], m)), high_half(word(w[p], m))};
+        const float y[4] = {normed(low_half(word(x[p][0], m)), rstd.x, two_w[0]),
+                            normed(low_half(word(x[p][1], m)), rstd.y, two_w[0]),
+                            normed(high_half(word(x[p][0], m)), rstd.x, two_w[1]),
+                            normed(high_half(word(x[p][1], m)), rstd.y, two_w[1])};
 #pragma unroll
-      for (int h = 0; h < kHalves; ++h) {
-        float part[4] = {};
-        mma_16_8_16(part, left, right, left, right, weight[h].x, weight[h].y);
-        mma_16_8_8(part, left, right, weight[h].z);
+        for (int k = 0; k < 4; ++k) sum[k % 2] = fmaf(y[k], dy[k], sum[k % 2]);
+        const uint32_t left = two_bf16(y[0], y[1]);
+        const uint32_t right = two_bf16(y[2], y[3]);
 #pragma unroll
-        for (int k = 0; k < 4; ++k) gate_dw[m][h][k] += part[k];
+        for (int h = 0; h < kHalves; ++h) {
+          float part[4] = {};
+          mma_16_8_16(part, left, right, left, right, weight[h].x, weight[h].y);
+          mma_16_8_8(part, left, right, weight[h].z);
+#pragma unroll
+          for (int k = 0; k < 4; ++k) gate_dw[p][m][h][k] += part[k];
+        }
       }
     }
     const bool odd = lane / 4 % 2 != 0;
@@ -162,18 +159,20 @@ struct Columns {
   // dx = old + r w dy - x r^2 mean(y dy), and the weight gradient.
   __device__ __forceinline__ void write(int group) {
     const int stage = group % kStages;
-    uint4 x[2];
-    uint4 rows_dy[2];
-    uint4 old[2];
+    uint4 x[kPacks][2];
+    uint4 rows_dy[kPacks][2];
+    uint4 old[kPacks][2];
     uint4 d[kHalves];
-    get(stage, kX, x);
-    get(stage, kDy, rows_dy);
-    get(stage, kOld, old);
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      get(stage, kX, p, x[p]);
+      get(stage, kDy, p, rows_dy[p]);
+      get(stage, kOld, p, old[p]);
+    }
     get_summands(stage, d);
     const float2 two = *reinterpret_cast<const float2*>(s.rstd[stage] + row);
     barrier_arrive(s.empty + stage);  // every lane: see Release of hopper_ring.cuh
     const float rstd[2] = {two.x, two.y};
-    const uint4 w = s.w[warp * kRows + lane / 4];
     wait_group(s.exchanged, group);
     float back[2] = {};
 #pragma unroll
@@ -186,38 +185,39 @@ struct Columns {
     for (int e = 0; e < 2; ++e) {
       back[e] = -(rstd[e] * (rstd[e] * (back[e] / static_cast<float>(kDim))));
     }
-    uint32_t out[2][kCols / 2];
-    float4 dw;
+    const int first = run.row_of(group) + row;
+    bf16* to = a.dx + (run.first + first) * a.dx_stride + col;
 #pragma unroll
-    for (int m = 0; m < kCols / 2; ++m) {
-      float4& four = s.dw[at[m / 2]];
-      if (m % 2 == 0) dw = four;
-      float g[4];
-      get_dy(rows_dy, d, m, g);
+    for (int p = 0; p < kPacks; ++p) {
+      uint32_t out[2][kCols / 2];
+#pragma unroll
+      for (int m = 0; m < kCols / 2; ++m) {
+        float g[4];
+        get_dy(rows_dy[p], d, p, m, g);
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          float v[2];
+#pragma unroll
+          for (int c = 0; c < 2; ++c) {
+            const float in_x = c == 0 ? low_half(word(x[p][e], m)) : high_half(word(x[p][e], m));
+            const float in_old =
+                c == 0 ? low_half(word(old[p][e], m)) : high_half(word(old[p][e], m));
+            const float in_w = c == 0 ? low_half(word(w[p], m)) : high_half(word(w[p], m));
+            const float scaled = rstd[e] * g[2 * c + e];
+            float& sum = dw[p][2 * m + c];
+            sum = fmaf(scaled, in_x, sum);
+            v[c] = fmaf(in_w, scaled, fmaf(in_x, back[e], in_old));
+          }
+          out[e][m] = two_bf16(v[0], v[1]);
+        }
+      }
 #pragma unroll
       for (int e = 0; e < 2; ++e) {
-        float v[2];
-#pragma unroll
-        for (int c = 0; c < 2; ++c) {
-          const float in_x = c == 0 ? low_half(word(x[e], m)) : high_half(word(x[e], m));
-          const float in_old = c == 0 ? low_half(word(old[e], m)) : high_half(word(old[e], m));
-          const float in_w = c == 0 ? low_half(word(w, m)) : high_half(word(w, m));
-          const float scaled = rstd[e] * g[2 * c + e];
-          float& sum = m % 2 == 0 ? (c == 0 ? dw.x : dw.y) : (c == 0 ? dw.z : dw.w);
-          sum = fmaf(scaled, in_x, sum);
-          v[c] = fmaf(in_w, scaled, fmaf(in_x, back[e], in_old));
-        }
-        out[e][m] = two_bf16(v[0], v[1]);
+        if (first + e >= run.end) continue;
+        // In one access: nvcc makes four of a plain store here.
+        __stcg(reinterpret_cast<uint4*>(to + e * a.dx_stride + p * kTileCols),
+               make_uint4(out[e][0], out[e][1], out[e][2], out[e][3]));
       }
-      if (m % 2 != 0) four = dw;
-    }
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      const int t = group * kRows + row + e;
-      if (t >= run.rows) continue;
-      // In one access: nvcc makes four of a plain store here.
-      __stcg(reinterpret_cast<uint4*>(a.dx + (run.first + t) * a.dx_stride + col),
-             make_uint4(out[e][0], out[e][1], out[e][2], out[e][3]));
     }
   }
   __device__ __forceinline__ void compute() {
@@ -232,26 +232,31 @@ struct Columns {
     float* out =
         a.partial + static_cast<int64_t>(blockIdx.x / kCluster) * (1 + 2 * a.heads) * kDim + col;
 #pragma unroll
-    for (int k = 0; k < 2; ++k) {
-      float4 dw = s.dw[at[k]];
-      dw.x = lanes_sum(dw.x, 4);
-      dw.y = lanes_sum(dw.y, 4);
-      dw.z = lanes_sum(dw.z, 4);
-      dw.w = lanes_sum(dw.w, 4);
-      if (row == 2 * k) *reinterpret_cast<float4*>(out + 4 * k) = dw;
-    }
-#pragma unroll
-    for (int h = 0; h < kHalves; ++h) {
+    for (int p = 0; p < kPacks; ++p) {
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
-        const int gate = 8 * h + row + k;
-        if (gate >= 2 * a.heads) continue;
-        float* to = out + (1 + gate) * kDim;
+        float four[4];
 #pragma unroll
-        for (int m = 0; m < kCols / 2; m += 2) {
-          *reinterpret_cast<float4*>(to + 2 * m) =
-              make_float4(gate_dw[m][h][k], gate_dw[m][h][2 + k], gate_dw[m + 1][h][k],
-                          gate_dw[m + 1][h][2 + k]);
+        for (int c = 0; c < 4; ++c) four[c] = lanes_sum(dw[p][4 * k + c], 4);
+        if (row == 2 * k) {
+          *reinterpret_cast<float4*>(out + p * kTileCols + 4 * k) =
+              make_float4(four[0], four[1], four[2], four[3]);
+        }
+      }
+#pragma unroll
+      for (int h = 0; h < kHalves; ++h) {
+#pragma unroll
+        for (int k = 0; k < 2; ++k) {
+          const int gate = 8 * h + row + k;
+          if (gate >= 2 * a.heads) continue;
+          float* to = out + (1 + gate) * kDim + p * kTileCols;
+#pragma unroll
+          for (int m = 0; m < kCols / 2; m += 2) {
+            const auto& one = gate_dw[p][m][h];
+            const auto& other = gate_dw[p][m + 1][h];
+            *reinterpret_cast<float4*>(to + 2 * m) =
+                make_float4(one[k], one[2 + k], other[k], other[2 + k]);
+          }
         }
       }
     }

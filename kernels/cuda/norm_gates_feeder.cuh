@@ -37,15 +37,24 @@ __device__ __forceinline__ const bf16* gate_row(const NormGatesBackward& a, int 
   return g < a.heads ? a.wi + g * a.wi_stride : a.wf + (g - a.heads) * a.wf_stride;
 }
 
-constexpr int kCols = 8;  // of a lane, neighbours
-constexpr int kWarpCols = 64;
-constexpr int kWarps = 16;   // that compute
+constexpr int kCols = 8;       // of a lane, neighbours: one pack
+constexpr int kPacks = 2;      // of a lane and a row, kTileCols apart
+constexpr int kTileCols = 64;  // of a block of a tile: 128 bytes
+constexpr int kWarpCols = kPacks * kTileCols;
+constexpr int kWarps = 8;    // that compute
 constexpr int kFeeders = 4;  // warps
 constexpr int kBlock = (kWarps + kFeeders) * kWarp;
 constexpr int kSlice = kWarps * kWarpCols;  // columns of a block
 constexpr int kRows = 8;                    // of a group
 // Not fewer: a block sends its sums of group g + 4 when all blocks have read those of g, no sooner.
 constexpr int kStages = 4;
+// Groups that are there or on their way while one is read. Slower on an H200, 16,384 tokens: four
+// (width 2048: 81 instead of 77 us), two (98).
+constexpr int kAhead = 3;
+// Whether groups are dealt to the clusters in turn, so that all of them are in one part of the rows
+// at a time, or each cluster has a run of its own: 74 and 76 us at width 2048, 158 and 148 at 4096.
+template <int kCluster>
+constexpr bool kDealt = kCluster == 2;
 
 enum Array : int { kX, kDy, kOld, kArrays };
 
@@ -56,13 +65,11 @@ template <int kCluster, int kGates>
 struct Shared {
   static constexpr int kHalves = kGates / 8;               // eight gates each
   static constexpr int kForming = kRows * kGates / kWarp;  // warps: a lane has one entry of a group
-  uint4 tiles[kStages][kArrays][kRows * kSlice / kCols];   // of a warp the 64 columns of eight rows
+  uint4 tiles[kStages][kArrays][kRows * kSlice / kCols];  // 64 columns of eight rows, then the next
   // Gradients of the pre-activations as right operands, a word for each eight gates and summand: of
   // gates x tokens first all of one summand, of tokens x gates first all of one eight.
   uint4 by_token[kStages][kHalves][kWarp];
   uint4 by_gate[kStages][kHalves][kWarp];
-  float4 dw[kRows * kSlice / kCols];  // where a lane has its packs of a tile: four columns each
-  uint4 w[kSlice / kCols];
   float rstd[kStages][kRows];
   float d[kStages][kRows * kGates];
   float sums[kStages][kWarps][kRows];
@@ -91,21 +98,33 @@ __device__ __forceinline__ void wait_group(uint64_t* barriers, int group) {
   barrier_wait(barriers + group % kStages, static_cast<uint32_t>(group / kStages) & 1U);
 }
 
-// The run of tokens of a cluster.
+// The groups of a cluster.
 template <int kCluster>
 struct Run {
-  int64_t first;
-  int count;  // groups
-  int rows;   // in them
-  int rank;   // of the block in the cluster
+  int64_t first;  // row of its first group; the others, and `end`, count from there
+  int end;        // behind its last row
+  int step;       // rows from one group to the next
+  int count;      // groups
+  int rank;       // of the block in the cluster
 
   __device__ __forceinline__ explicit Run(const NormGatesBackward& a) : rank(cluster_rank()) {
     const int64_t run = blockIdx.x / kCluster;
     const int64_t groups = (a.tokens + kRows - 1) / kRows;
-    const int64_t begin = groups * run / a.runs;
-    first = begin * kRows;
-    count = static_cast<int>(groups * (run + 1) / a.runs - begin);
-    rows = static_cast<int>(min(int64_t{count} * kRows, a.tokens - first));
+    if constexpr (kDealt<kCluster>) {
+      first = run * kRows;
+      end = static_cast<int>(a.tokens - first);
+      step = a.runs * kRows;
+      count = static_cast<int>((groups - run + a.runs - 1) / a.runs);
+    } else {
+      const int64_t begin = groups * run / a.runs;
+      first = begin * kRows;
+      step = kRows;
+      count = static_cast<int>(groups * (run + 1) / a.runs - begin);
+      end = static_cast<int>(min(int64_t{count} * kRows, a.tokens - first));
+    }
+  }
+  __device__ __forceinline__ int row_of(int group) const {
+    return group * (kDealt<kCluster> ? step : kRows);
   }
 };
 
@@ -130,7 +149,7 @@ struct Feeder {
   float* d_at;  // of the first group
   const float* value_at;
   float bias;
-  Values next[kStages];
+  Values next[kAhead];
 
   // The first reads are on their way.
   __device__ __forceinline__ Feeder(const NormGatesBackward& args, S& shared)
@@ -147,13 +166,13 @@ struct Feeder {
     d_at = input ? a.di + at : a.df + at - a.heads;
     value_at = input ? a.i + at : a.f + at - a.heads;
 #pragma unroll
-    for (int k = 0; k < kStages; ++k) next[k] = read(k);
+    for (int k = 0; k < kAhead; ++k) next[k] = read(k);
   }
   __device__ __forceinline__ bool there(int group) const {
-    return forms && gate < 2 * a.heads && group * kRows + r < run.rows;
+    return forms && gate < 2 * a.heads && run.row_of(group) + r < run.end;
   }
   __device__ __forceinline__ int64_t offset(int group) const {
-    return static_cast<int64_t>(group) * (kRows * a.heads);
+    return static_cast<int64_t>(run.row_of(group)) * a.heads;
   }
   __device__ __forceinline__ Values read(int group) const {
     Values v;
@@ -161,8 +180,8 @@ struct Feeder {
       v.d = d_at[offset(group)];
       if (a.cap > 0.0F) v.value = value_at[offset(group)];
     }
-    const int t = group * kRows + entry;
-    if (entry < kRows && t < run.rows) v.rstd = a.rstd[run.first + t];
+    const int t = run.row_of(group) + entry;
+    if (entry < kRows && t < run.end) v.rstd = a.rstd[run.first + t];
     return v;
   }
   // By one lane.
@@ -174,7 +193,8 @@ struct Feeder {
 #pragma unroll
     for (int array = 0; array < kArrays; ++array) {
       tile_load(s.tiles[stage][array], a.rows[array], 0,
-                static_cast<int>(run.first + group * kRows), run.rank * kWarps, s.full + stage);
+                static_cast<int>(run.first + run.row_of(group)), run.rank * (kSlice / kTileCols),
+                s.full + stage);
     }
   }
   __device__ __forceinline__ void form(int group, const Values& v) {
@@ -237,15 +257,15 @@ struct Feeder {
   // Once the barriers of the block are there.
   __device__ __forceinline__ void start() {
     if (fetches && lane == 0) {
-      for (int k = 0; k < min(kStages, run.count); ++k) fetch(k);
+      for (int k = 0; k < min(kAhead, run.count); ++k) fetch(k);
     }
 #pragma unroll
-    for (int k = 0; k < kStages; ++k) {
+    for (int k = 0; k < kAhead; ++k) {
       if (k >= run.count) continue;
       if (forms) form(k, next[k]);
       barrier_arrive(s.full + k);
     }
-    next[0] = read(kStages);
+    next[0] = read(kAhead);
   }
   // Once those of the cluster are there.
   __device__ __forceinline__ void feed() {
@@ -253,7 +273,7 @@ struct Feeder {
       if (sends) send(k);
       if (k == 0) continue;
       write(k - 1);
-      const int group = k - 1 + kStages;
+      const int group = k - 1 + kAhead;
       if (group >= run.count) continue;
       wait_group(s.empty, k - 1);
       if (fetches && lane == 0) fetch(group);

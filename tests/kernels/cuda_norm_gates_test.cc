@@ -158,8 +158,7 @@ TEST(CudaNormGates, ReadARowOnce) {
 }
 
 // More groups of rows a block than twice the stages of backward, the last one short: what one group
-// leaves in shared memory, its own or another block's, is overwritten by a later one. A test each,
-// so that a checker of races ends in time.
+// leaves in shared memory, its own or another block's, is overwritten by a later one.
 TEST(CudaNormGates, GoRoundTheRingAtWidth2048) { check_joint({4300, 2048, 4}, DType::kBF16); }
 TEST(CudaNormGates, GoRoundTheRingAtWidth4096) { check_joint({2000, 4096, 7}, DType::kBF16); }
 

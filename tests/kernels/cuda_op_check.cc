@@ -3,7 +3,9 @@
 // with the reason, where there is no device.
 #include "tests/kernels/op_check.h"
 
+#include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 
 #include "kernels/cuda/open.h"
 #include "tests/kernels/staging_backend.h"
@@ -11,7 +13,11 @@
 namespace swax::test {
 namespace {
 
-constexpr int kRuns = 20;
+// SWAX_TEST_RUNS: another number, as a program that watches every access needs.
+int runs() {
+  const char* wanted = std::getenv("SWAX_TEST_RUNS");
+  return wanted == nullptr ? 20 : std::max(1, std::atoi(wanted));
+}
 
 // One device backend for all tests, so that products are planned once per shape.
 Backend* device() {
@@ -52,7 +58,7 @@ void check_op(const RunOp& run, const std::vector<Want>& wants) {
     const double bound = w.bound > 0.0 ? tuned_bound(w.bound) : 0.0;
     EXPECT_TRUE(tensor_near(o.name, o.values, w.values, bound));
   }
-  for (int i = 1; i < kRuns && !testing::Test::HasFailure(); ++i) {
+  for (int i = 1, count = runs(); i < count && !testing::Test::HasFailure(); ++i) {
     SCOPED_TRACE("run " + std::to_string(i));
     const Outputs again = run(rig);
     for (size_t k = 0; k < first.size(); ++k) {
