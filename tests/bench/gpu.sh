@@ -3,6 +3,8 @@
 # FOLDER is a build's bin folder or a carried copy with its .so files in FOLDER/lib; default: where this
 # script lies. Prints one line a test program and the end of what failed; full output in $OUT or FOLDER/out.
 # GPU_ONLY=words: only programs whose name has one of the words. GPU_BENCH=0: no benchmarks.
+# GPU_CHECK=memcheck|racecheck|synccheck|initcheck: instead, the tests of ops under that tool of compute-sanitizer,
+# every op once, without the longest shapes, eight processes at a time; fails where the tool finds anything.
 set -uo pipefail
 here=$(cd "${1:-$(dirname "$0")}" && pwd)
 out=${OUT:-$here/out}
@@ -27,12 +29,45 @@ wanted() {
 }
 
 failed=0
+refusing='*RefusesTokensOutside*:*RefusesTargetsBeyond*:*PlainFormIsAChain*' # what only the host can say
+
+# check TEST TOOL PART PARTS
+check() {
+  local name log status started=$SECONDS options=(--tool "$2" --error-exitcode 9)
+  name="$(basename "$1") under $2, part $3 of $4"
+  log=$out/$(basename "$1").$2.$3.log
+  [ "$2" != memcheck ] || options+=(--report-api-errors no)
+  GTEST_SHARD_INDEX=$3 GTEST_TOTAL_SHARDS=$4 timeout "${GPU_TEST_TIMEOUT:-240}" \
+    compute-sanitizer "${options[@]}" "$1" "--gtest_filter=-$refusing:$long_tests" >"$log" 2>&1
+  status=$?
+  [ $status -ne 0 ] || grep -qE 'SUMMARY: 0 (errors|hazards)' "$log" || status=9 # warnings too
+  echo "$name: status $status, $((SECONDS - started)) s: $(grep -E 'SUMMARY|PASSED' "$log" | tr '\n' ' ')"
+  [ $status -eq 0 ] && return
+  grep -E '^\[  FAILED|Failure|Race|=========.* error' "$log" | cut -c1-220 | head -12
+  return 1
+}
+if [ -n "${GPU_CHECK:-}" ]; then
+  export SWAX_TEST_RUNS=1
+  long_tests='*LongSequence*:*ModelShape*:*ManyChunks*:*SameBits*:*GoesOnBeyond*:*SeveralLevels*:*TooLargeOnes*'
+  parts=8
+  jobs=()
+  for test in "$here"/cuda_{ops,swa,mlstm}_test; do
+    [ -x "$test" ] && wanted "$(basename "$test")" || continue
+    for part in $(seq 0 $((parts - 1))); do
+      [ ${#jobs[@]} -lt $parts ] || { wait "${jobs[0]}" || failed=1; jobs=("${jobs[@]:1}"); }
+      check "$test" "$GPU_CHECK" "$part" "$parts" &
+      jobs+=($!)
+    done
+  done
+  for job in "${jobs[@]}"; do wait "$job" || failed=1; done
+  exit $failed
+fi
+
 for test in "$here"/cuda_*_test; do
   name=$(basename "$test")
   [ -x "$test" ] && wanted "$name" || continue
-  filter='-*RefusesTokensOutside*:*RefusesTargetsBeyond*:*PlainFormIsAChain*'
   started=$SECONDS
-  timeout "${GPU_TEST_TIMEOUT:-240}" "$test" --gtest_brief=1 "--gtest_filter=$filter" >"$out/$name.log" 2>&1
+  timeout "${GPU_TEST_TIMEOUT:-240}" "$test" --gtest_brief=1 "--gtest_filter=-$refusing" >"$out/$name.log" 2>&1
   status=$?
   summary=$(grep -E 'tests ran|PASSED|SKIPPED' "$out/$name.log" | tr '\n' ' ')
   echo "$name: status $status, $((SECONDS - started)) s: $summary"
