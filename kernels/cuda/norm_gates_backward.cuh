@@ -8,8 +8,8 @@
 namespace swax::cuda {
 namespace {
 
-// A warp that computes: 128 columns; lane 4 p + q has columns 8 p ... 8 p + 7 and 64 more of rows
-// 2 q and 2 q + 1 of a group.
+// A warp that computes: 128 columns; lane 4 l + q has columns 8 l ... 8 l + 7 and the eight that
+// lie 64 further on, of rows 2 q and 2 q + 1 of a group.
 template <int kCluster, int kGates>
 struct Columns {
   using S = Shared<kCluster, kGates>;

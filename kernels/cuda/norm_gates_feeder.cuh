@@ -28,7 +28,7 @@ struct NormGatesBackward {
   float* bias_partial;  // [runs, 2 N]
   int64_t dx_stride, wi_stride, wf_stride, dwi_stride, dwf_stride;
   int64_t tokens;
-  int runs;  // of tokens: clusters
+  int runs;  // shares of the groups of tokens: clusters
   int heads;
   float cap;
 };
@@ -48,11 +48,12 @@ constexpr int kSlice = kWarps * kWarpCols;  // columns of a block
 constexpr int kRows = 8;                    // of a group
 // Not fewer: a block sends its sums of group g + 4 when all blocks have read those of g, no sooner.
 constexpr int kStages = 4;
-// Groups that are there or on their way while one is read. Slower on an H200, 16,384 tokens: four
-// (width 2048: 81 instead of 77 us), two (98).
+// Groups that are there or on their way while one is read. On an H200, 16,384 tokens of width 2048,
+// groups not yet dealt in turn: 76 us, with four 81, with two 98.
 constexpr int kAhead = 3;
 // Whether groups are dealt to the clusters in turn, so that all of them are in one part of the rows
-// at a time, or each cluster has a run of its own: 74 and 76 us at width 2048, 158 and 148 at 4096.
+// at a time, or each cluster has neighbouring ones: 74 and 76 us at width 2048, 158 and 148 at
+// 4096.
 template <int kCluster>
 constexpr bool kDealt = kCluster == 2;
 

@@ -15,6 +15,7 @@ FILE_LINES_SOFT, FILE_LINES_HARD = 400, 800
 FUNCTION_LINES_SOFT, FUNCTION_LINES_HARD = 70, 140
 LINE_COLUMNS = 120
 README_LINES = 40
+TEST_DATA = "tests/data/"  # may be binary
 README_HEADINGS = ["## What", "## May include", "## Data in and out", "## Read first"]
 SCRIPT_ENDINGS = (".py", ".sh", ".cmake", ".proto")
 WAIVER = re.compile(r"//\s*lint: allow ([a-z-]+)(?::\s*(\S.*))?")
@@ -108,7 +109,9 @@ class Checker:
             self.check_bans(path, text)
             self.check_header(path, text)
         for path in self.files:
-            if path.endswith(SCRIPT_ENDINGS) or os.path.basename(path) == "CMakeLists.txt":
+            if not path.startswith(TEST_DATA) and lint.is_binary(self.root, path):
+                self.out.error(path, 1, "binary", "no text: what is built or fetched stays out of the tree")
+            elif path.endswith(SCRIPT_ENDINGS) or os.path.basename(path) == "CMakeLists.txt":
                 self.check_size(path, lint.read(self.root, path))
         self.check_orphan_sources(sources)
         self.check_orphan_headers(sources, texts)

@@ -50,6 +50,11 @@ def read(root, path):
         return stream.read()
 
 
+def is_binary(root, path):
+    with open(os.path.join(root, path), "rb") as stream:
+        return b"\0" in stream.read(8192)
+
+
 def glob_regex(pattern):
     """`*` stays inside one path component, `**` crosses them."""
     parts = re.split(r"(\*\*|\*|\?)", pattern)

@@ -6,7 +6,7 @@
 # GPU_CHECK=memcheck|racecheck|synccheck|initcheck: instead, the tests of ops under that tool of compute-sanitizer,
 # every op once, without the longest shapes, eight processes at a time; fails where the tool finds anything.
 set -uo pipefail
-here=$(cd "${1:-$(dirname "$0")}" && pwd)
+here=$(cd "${1:-$(dirname "$0")}" && pwd) || exit 2
 out=${OUT:-$here/out}
 mkdir -p "$out"
 export LD_LIBRARY_PATH=$here/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
@@ -29,7 +29,13 @@ wanted() {
 }
 
 failed=0
+started_any=0
 refusing='*RefusesTokensOutside*:*RefusesTargetsBeyond*:*PlainFormIsAChain*' # what only the host can say
+
+no_program() {
+  echo "gpu.sh: no such test program in $here" >&2
+  exit 2
+}
 
 # check TEST TOOL PART PARTS
 check() {
@@ -38,9 +44,14 @@ check() {
   log=$out/$(basename "$1").$2.$3.log
   [ "$2" != memcheck ] || options+=(--report-api-errors no)
   GTEST_SHARD_INDEX=$3 GTEST_TOTAL_SHARDS=$4 timeout "${GPU_TEST_TIMEOUT:-240}" \
-    compute-sanitizer "${options[@]}" "$1" "--gtest_filter=-$refusing:$long_tests" >"$log" 2>&1
+    compute-sanitizer "${options[@]}" "$1" "--gtest_filter=-$refusing:$long_tests" >"$log" 2>&1 &
+  trap "kill $! 2>/dev/null" TERM
+  wait $!
   status=$?
-  [ $status -ne 0 ] || grep -qE 'SUMMARY: 0 (errors|hazards)' "$log" || status=9 # warnings too
+  # Warnings count too. A part may have no test; a test may find no device.
+  [ $status -ne 0 ] || grep -qE 'SUMMARY: 0 (errors|hazards)' "$log" || status=9
+  ! grep -q '0 tests from 0 test suites ran' "$log" || status=0
+  ! grep -q 'None ran' "$log" || status=77
   echo "$name: status $status, $((SECONDS - started)) s: $(grep -E 'SUMMARY|PASSED' "$log" | tr '\n' ' ')"
   [ $status -eq 0 ] && return
   grep -E '^\[  FAILED|Failure|Race|=========.* error' "$log" | cut -c1-220 | head -12
@@ -51,15 +62,18 @@ if [ -n "${GPU_CHECK:-}" ]; then
   long_tests='*LongSequence*:*ModelShape*:*ManyChunks*:*SameBits*:*GoesOnBeyond*:*SeveralLevels*:*TooLargeOnes*'
   parts=8
   jobs=()
+  trap 'kill "${jobs[@]}" 2>/dev/null; exit 130' INT TERM
   for test in "$here"/cuda_{ops,swa,mlstm}_test; do
     [ -x "$test" ] && wanted "$(basename "$test")" || continue
     for part in $(seq 0 $((parts - 1))); do
       [ ${#jobs[@]} -lt $parts ] || { wait "${jobs[0]}" || failed=1; jobs=("${jobs[@]:1}"); }
       check "$test" "$GPU_CHECK" "$part" "$parts" &
       jobs+=($!)
+      started_any=1
     done
   done
   for job in "${jobs[@]}"; do wait "$job" || failed=1; done
+  [ $started_any = 1 ] || no_program
   exit $failed
 fi
 
@@ -67,6 +81,7 @@ for test in "$here"/cuda_*_test; do
   name=$(basename "$test")
   [ -x "$test" ] && wanted "$name" || continue
   started=$SECONDS
+  started_any=1
   timeout "${GPU_TEST_TIMEOUT:-240}" "$test" --gtest_brief=1 "--gtest_filter=-$refusing" >"$out/$name.log" 2>&1
   status=$?
   summary=$(grep -E 'tests ran|PASSED|SKIPPED' "$out/$name.log" | tr '\n' ' ')
@@ -81,7 +96,9 @@ if [ "${GPU_BENCH:-1}" != 0 ]; then
     name=$(basename "$bench")
     [ -x "$bench" ] && wanted "$name" || continue
     echo "== $name"
+    started_any=1
     timeout "${GPU_BENCH_TIMEOUT:-180}" "$bench" 2>&1 | tee "$out/$name.log"
   done
 fi
+[ $started_any = 1 ] || no_program
 exit $failed

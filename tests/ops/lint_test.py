@@ -220,6 +220,10 @@ class SourceTest(LintTest):
         self.append("jobs/layout.cc", "int a = 0;")
         self.expect("check_source.py", "jobs/layout.cc:4: last-line:")
 
+    def test_binary_file(self):
+        self.write("tool.whl", "PK\3\4\0\0")
+        self.expect("check_source.py", "tool.whl:1: binary:")
+
     def test_orphans(self):
         self.write("jobs/left.cc", '#include "jobs/layout.h"\n')
         self.write("jobs/left.h", "#pragma once\n")
