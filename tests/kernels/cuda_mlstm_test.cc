@@ -224,8 +224,7 @@ TEST(CudaMlstm, EqualsReferenceForTheModelShape) {
   check(c);
 }
 
-// More work than a device takes at once: blocks that stay go from piece to piece, halves of chunks
-// change places, rings wrap around. The simple f32 form stands for float64, far inside the bounds.
+// The simple f32 form stands for float64, far inside the bounds.
 void equals_the_simple_form(const MlstmCase& c) {
   const MlstmInputs in = bf16_inputs(c);
   const Outputs f32 = run(c, in, DType::kF32, MlstmForm::kSimple);
@@ -239,6 +238,8 @@ void equals_the_simple_form(const MlstmCase& c) {
   }
 }
 
+// More work than a device takes at once: blocks that stay go from piece to piece, halves of chunks
+// change places, rings wrap around.
 TEST(CudaMlstm, EqualsTheSimpleFormOverManyChunks) {
   SWAX_NEED_DEVICE();
   MlstmCase c{.tokens = 2850, .heads = 5, .qk = 256, .v = 512, .chunk = 256};
