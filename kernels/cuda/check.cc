@@ -6,6 +6,7 @@ namespace swax::cuda {
 
 Status status_of(cudaError_t error, const char* where, const char* call) {
   if (error == cudaSuccess) return ok();
+  cudaGetLastError();  // or it would show as the error of this thread's next launch
   std::string text = std::string(where) + ": " + call + ": " + cudaGetErrorName(error) + " (" +
                      cudaGetErrorString(error) + ")";
   if (error == cudaErrorMemoryAllocation) return resource_exhausted(std::move(text));

@@ -1,7 +1,7 @@
 // Errors of the CUDA runtime as Status. A CUDA error is never an argument error of ours (validate()
 // came first), so it means a lost device or a wrong kernel: kInternal with the call and the op.
-// Out of memory is kResourceExhausted. Threads: pure functions, but last_launch() reads the error
-// state of the calling thread.
+// Out of memory is kResourceExhausted. An error is told once: status_of() and last_launch() clear
+// the error state of the calling thread, but for what is sticky. Threads: any.
 #pragma once
 
 #include <cuda_runtime_api.h>

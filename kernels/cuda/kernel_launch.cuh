@@ -9,7 +9,7 @@
 #include <string>
 #include <type_traits>
 
-#include "proto/base/status.h"
+#include "kernels/cuda/check.h"
 
 namespace swax::cuda {
 
@@ -20,25 +20,19 @@ struct Launch {
   cudaStream_t stream = nullptr;
 };
 
-inline Status launch_status(const char* op, cudaError_t error) {
-  if (error == cudaSuccess) return ok();
-  cudaGetLastError();  // or it would show as the error of the next launch of this thread
-  return internal_error(std::string(op) + ": " + cudaGetErrorString(error));
-}
-
 template <typename... Params>
 Status launch(const char* op, const Launch& l, void (*kernel)(Params...),
               std::type_identity_t<Params>... args) {
   const void* entry = reinterpret_cast<const void*>(kernel);
   constexpr size_t kDefaultShared = 48 * 1024;  // more must be asked for
   if (l.shared_bytes > kDefaultShared) {
-    SWAX_TRY(
-        launch_status(op, cudaFuncSetAttribute(entry, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                               static_cast<int>(l.shared_bytes))));
+    SWAX_TRY(status_of(cudaFuncSetAttribute(entry, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                            static_cast<int>(l.shared_bytes)),
+                       op, "cudaFuncSetAttribute"));
   }
   void* pointers[] = {static_cast<void*>(&args)...};
-  return launch_status(
-      op, cudaLaunchKernel(entry, l.grid, l.block, pointers, l.shared_bytes, l.stream));
+  return status_of(cudaLaunchKernel(entry, l.grid, l.block, pointers, l.shared_bytes, l.stream), op,
+                   "cudaLaunchKernel");
 }
 
 __device__ inline float load_f32(const float* p) { return *p; }
