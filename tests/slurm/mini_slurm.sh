@@ -34,6 +34,7 @@
 #   LIFETIME (s, 3600)   the lab ends by itself after that
 #   SUBNET (10.77.0)     labs do not see each other, so several may use the same
 #   SHARED_TMP=1         all nodes see the machine's /tmp; else each has its own (DIR must lie elsewhere then)
+#   SEEN (/tmp/a:/tmp/b) folders of the machine's /tmp that a node sees in its own one, as programs built there
 #   EXTRA_CONF           lines for slurm.conf
 # Node names stand in slurm.conf with their addresses and nowhere else: nothing here resolves names.
 # shellcheck disable=SC2016  # the words in single quotes are for the shells inside the namespaces
@@ -49,6 +50,8 @@ SELF=$(realpath "$0")
 SUBNET=${SUBNET:-10.77.0}
 SHARED_TMP=${SHARED_TMP:-0}
 [ -f "$DIR/shared_tmp" ] && SHARED_TMP=$(cat "$DIR/shared_tmp")
+SEEN=${SEEN:-}
+[ -f "$DIR/seen" ] && SEEN=$(cat "$DIR/seen")
 [ -f "$DIR/subnet" ] && SUBNET=$(cat "$DIR/subnet")
 
 # The lab is alive only if the pid still runs our marker command (guards against pid reuse).
@@ -197,10 +200,18 @@ node_boot() {             # $1 = node name; called on the head
     echo "$BASHPID" >"$DIR/run/$v.pid"
     # nsenter, not "ip netns exec": the latter remounts /sys, and slurmd then finds no /sys/fs/cgroup and quits
     exec nsenter --net="/run/netns/$v" unshare --mount --uts --pid --fork --kill-child --mount-proc \
-      bash -c 'hostname "$1"; mount -t tmpfs tmpfs /dev/shm; [ "$3" = 1 ] || mount -t tmpfs tmpfs /tmp
+      bash -c 'hostname "$1"; mount -t tmpfs tmpfs /dev/shm
+               if [ "$3" != 1 ]; then
+                 mount --rbind /tmp "$2/tmp/$1" && mount -t tmpfs tmpfs /tmp
+                 IFS=: read -ra seen <<<"$4"
+                 for folder in "${seen[@]}"; do
+                   mkdir -p "$folder" && mount --rbind "$2/tmp/$1/${folder#/tmp/}" "$folder"
+                 done
+                 umount -l "$2/tmp/$1"
+               fi
                SLURM_CONF="$2/slurm.conf" slurmd -D -N "$1" & s=$!
                echo "$s" >"$2/run/$1.slurmd"; while :; do wait || true; sleep 1; done' \
-        node "$v" "$DIR" "$SHARED_TMP" ) &
+        node "$v" "$DIR" "$SHARED_TMP" "$SEEN" ) &
 }
 node_init() {             # pid, as seen on the head, of a node's own process 1
   local p; p=$(cat "$DIR/run/$1.pid" 2>/dev/null) || return 1
@@ -230,7 +241,12 @@ case $cmd in
     case $DIR/ in
       /tmp/*) [ "$SHARED_TMP" = 1 ] || die "$DIR: nodes with a /tmp of their own would not see it (SHARED_TMP=1?)" ;;
     esac
+    IFS=: read -ra seen <<<"$SEEN"
+    for folder in "${seen[@]}"; do
+      [[ $folder == /tmp/?* && -d $folder ]] || die "SEEN: $folder is no folder below /tmp"
+    done
     echo "$SHARED_TMP" >"$DIR/shared_tmp"
+    echo "$SEEN" >"$DIR/seen"
     [ -s "$DIR/munge.key" ] || (umask 077; head -c 128 /dev/urandom >"$DIR/munge.key")
     write_conf "$n"
     setsid unshare --net --mount --uts --pid --fork --kill-child --mount-proc \

@@ -61,6 +61,9 @@ class Lab:
         self.work = os.path.join(self.folder, "work")
         os.makedirs(self.work)
         environment = {**os.environ, **KNOBS, **{k: str(v) for k, v in knobs.items()}}
+        # What was built below /tmp must be there on the nodes too.
+        seen = {os.path.realpath(path) for path in (e2e.SOURCE, sys.argv[1])}
+        environment["SEEN"] = ":".join(sorted(p for p in seen if p.startswith("/tmp/")))
         environment["PATH"] = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
         self.environment = {k: v for k, v in environment.items()
                             if not k.startswith(("SWAX_", "SLURM_", "OMPI_", "SBATCH_"))}
