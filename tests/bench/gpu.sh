@@ -5,6 +5,8 @@
 # GPU_ONLY=words: only programs whose name has one of the words. GPU_BENCH=0: no benchmarks.
 # GPU_CHECK=memcheck|racecheck|synccheck|initcheck: instead, the tests of ops under that tool of compute-sanitizer,
 # every op once, without the longest shapes, eight processes at a time; fails where the tool finds anything.
+# racecheck leaves CudaBf16.Gemm out: of kernels of cuBLAS that work in clusters it reports every one (and its
+# filter by names ends in an illegal address), and behind 100 reports it says no more.
 set -uo pipefail
 here=$(cd "${1:-$(dirname "$0")}" && pwd) || exit 2
 out=${OUT:-$here/out}
@@ -58,6 +60,7 @@ check() {
 }
 if [ -n "${GPU_CHECK:-}" ]; then
   export SWAX_TEST_RUNS=1
+  [ "$GPU_CHECK" != racecheck ] || refusing+=':CudaBf16.Gemm'
   long_tests='*LongSequence*:*ModelShape*:*ManyChunks*:*SameBits*:*GoesOnBeyond*:*SeveralLevels*:*TooLargeOnes*'
   jobs=()
   command -v compute-sanitizer >/dev/null || { echo "gpu.sh: no compute-sanitizer on the PATH" >&2 && exit 2; }
