@@ -49,10 +49,12 @@ cmd=$1; DIR=$(realpath -m "$2"); shift 2
 SELF=$(realpath "$0")
 SUBNET=${SUBNET:-10.77.0}
 SHARED_TMP=${SHARED_TMP:-0}
-[ -f "$DIR/shared_tmp" ] && SHARED_TMP=$(cat "$DIR/shared_tmp")
 SEEN=${SEEN:-}
-[ -f "$DIR/seen" ] && SEEN=$(cat "$DIR/seen")
-[ -f "$DIR/subnet" ] && SUBNET=$(cat "$DIR/subnet")
+if [ "$cmd" != start ]; then  # what start was told holds for the cluster's life, not for the next one
+  [ -f "$DIR/shared_tmp" ] && SHARED_TMP=$(cat "$DIR/shared_tmp")
+  [ -f "$DIR/seen" ] && SEEN=$(cat "$DIR/seen")
+  [ -f "$DIR/subnet" ] && SUBNET=$(cat "$DIR/subnet")
+fi
 
 # The lab is alive only if the pid still runs our marker command (guards against pid reuse).
 lab_pid() {
@@ -200,12 +202,14 @@ node_boot() {             # $1 = node name; called on the head
     echo "$BASHPID" >"$DIR/run/$v.pid"
     # nsenter, not "ip netns exec": the latter remounts /sys, and slurmd then finds no /sys/fs/cgroup and quits
     exec nsenter --net="/run/netns/$v" unshare --mount --uts --pid --fork --kill-child --mount-proc \
-      bash -c 'hostname "$1"; mount -t tmpfs tmpfs /dev/shm
+      bash -c 'set -e; hostname "$1"; mount -t tmpfs tmpfs /dev/shm
                if [ "$3" != 1 ]; then
-                 mount --rbind /tmp "$2/tmp/$1" && mount -t tmpfs tmpfs /tmp
+                 mount --rbind /tmp "$2/tmp/$1"
+                 mount -t tmpfs tmpfs /tmp
                  IFS=: read -ra seen <<<"$4"
                  for folder in "${seen[@]}"; do
-                   mkdir -p "$folder" && mount --rbind "$2/tmp/$1/${folder#/tmp/}" "$folder"
+                   mkdir -p "$folder"
+                   mount --rbind "$2/tmp/$1/${folder#/tmp/}" "$folder"
                  done
                  umount -l "$2/tmp/$1"
                fi

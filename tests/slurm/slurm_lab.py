@@ -52,9 +52,10 @@ def reason_to_skip():
 
 
 class Lab:
-    """One cluster. Nodes are n1..n4; the file system is shared, /tmp is not."""
+    """One cluster. Nodes are n1..n4; the file system is shared, /tmp is not, but for the folders of
+    `seen` that lie there."""
 
-    def __init__(self, nodes=4, **knobs):
+    def __init__(self, nodes=4, seen=(), **knobs):
         self.folder = tempfile.mkdtemp(prefix="swax-slurm-", dir="/var/tmp")
         os.chmod(self.folder, 0o755)  # munged wants the way to its socket open
         self.cluster = os.path.join(self.folder, "c")
@@ -62,7 +63,7 @@ class Lab:
         os.makedirs(self.work)
         environment = {**os.environ, **KNOBS, **{k: str(v) for k, v in knobs.items()}}
         # What was built below /tmp must be there on the nodes too.
-        seen = {os.path.realpath(path) for path in (e2e.SOURCE, sys.argv[1])}
+        seen = {os.path.realpath(path) for path in (e2e.SOURCE, sys.argv[1], *seen)}
         environment["SEEN"] = ":".join(sorted(p for p in seen if p.startswith("/tmp/")))
         environment["PATH"] = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
         self.environment = {k: v for k, v in environment.items()
