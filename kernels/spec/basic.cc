@@ -18,7 +18,8 @@ Status validate(const AddArgs& a) {
       return invalid_argument("add: a, b, out must be f32, contiguous and of one size");
     }
   }
-  return ok();
+  SWAX_TRY(spec::expect_same_or_apart("add", {"out", a.out}, {"a", a.a}));
+  return spec::expect_same_or_apart("add", {"out", a.out}, {"b", a.b});
 }
 
 Status validate(const CastArgs& a) {

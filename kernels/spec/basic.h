@@ -13,8 +13,8 @@ struct FillArgs {
   Tensor x;
   float value = 0.0F;
 };
-// out[i] = a[i] + b[i]. f32 contiguous; out may be a or b. This is the one addition of the slot
-// sum.
+// out[i] = a[i] + b[i]. f32 contiguous; out may be a or b, else it lies apart. This is the one
+// addition of the slot sum.
 struct AddArgs {
   Tensor a;
   Tensor b;

@@ -42,15 +42,26 @@ Status expect_one(const char* op, const Expect& e) {
   return ok();
 }
 
+struct RowBytes {
+  int64_t row;
+  int64_t stride;
+};
+// A vector, and what has one row, is one row alone.
+RowBytes row_bytes(const Tensor& t) {
+  const bool rows = t.rank > 1 && t.dims[0] > 1;
+  const int64_t row = (rows ? t.row_elements() : t.elements()) * dtype_bytes(t.dtype);
+  return {row, rows ? t.row_stride * dtype_bytes(t.dtype) : row};
+}
+
 struct Range {
   const char* begin;
   const char* end;
 };
 Range range(const Tensor& t) {
   const char* begin = static_cast<const char*>(t.data);
-  const int64_t last =
-      (t.dims[0] - 1) * (t.rank > 1 ? t.row_stride : 1) + (t.rank > 1 ? t.row_elements() : 1);
-  return {begin, begin + last * dtype_bytes(t.dtype)};
+  const auto [row, stride] = row_bytes(t);
+  const int64_t rows = t.rank > 1 ? t.dims[0] : 1;
+  return {begin, begin + (rows - 1) * stride + row};
 }
 
 }  // namespace
@@ -79,7 +90,26 @@ bool overlap(const Tensor& a, const Tensor& b) {
   if (a.data == nullptr || b.data == nullptr) return false;
   const Range ra = range(a);
   const Range rb = range(b);
-  return ra.begin < rb.end && rb.begin < ra.end;
+  if (ra.begin >= rb.end || rb.begin >= ra.end) return false;
+  const int64_t stride = row_bytes(a).stride;
+  if (row_bytes(b).stride != stride) return true;
+  // Where b's rows begin behind a's, round the stride.
+  const int64_t begin = ((rb.begin - ra.begin) % stride + stride) % stride;
+  return begin < row_bytes(a).row || begin + row_bytes(b).row > stride;
+}
+
+Status expect_same_or_apart(const char* op, const Named& out, const Named& in) {
+  const bool strides_agree =
+      out.t.row_stride == in.t.row_stride || (out.t.contiguous() && in.t.contiguous());
+  if ((out.t.data == in.t.data && strides_agree) || !overlap(out.t, in.t)) return ok();
+  return invalid_argument(std::string(op) + ": " + out.name + " shares memory with " + in.name +
+                          ": must be " + in.name + " itself or apart from it");
+}
+
+Status expect_apart(const char* op, const Named& out, const Named& in) {
+  if (!overlap(out.t, in.t)) return ok();
+  return invalid_argument(std::string(op) + ": " + out.name + " shares memory with " + in.name +
+                          ": must lie apart from it");
 }
 
 }  // namespace swax::spec

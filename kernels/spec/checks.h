@@ -43,7 +43,16 @@ Status expect(const char* op, std::initializer_list<Expect> all);
 Status expect_optional(const char* op, const Expect& e);
 Status bad_value(const char* op, const char* what, int64_t value, const char* limit);
 Status bad_value(const char* op, const char* what, double value, const char* limit);
-// True when both have memory and share a byte.
+// False only when they share no byte, or one has no memory. Rows of one stride may lie between each
+// other; of two strides, ranges that meet count as shared.
 bool overlap(const Tensor& a, const Tensor& b);
+struct Named {
+  const char* name;
+  const Tensor& t;
+};
+// kInvalidArgument unless `out` is `in` or apart from it: what an op that may work in place takes.
+Status expect_same_or_apart(const char* op, const Named& out, const Named& in);
+// kInvalidArgument when `out` and `in` overlap.
+Status expect_apart(const char* op, const Named& out, const Named& in);
 
 }  // namespace swax::spec

@@ -32,9 +32,9 @@ Status validate(const GemmArgs& a) {
   for (const int64_t d : {m, n, k, a.a.row_stride, a.b.row_stride, a.c.row_stride}) {
     if (d > kDimMax) return spec::bad_value(kOp, "a dimension or stride", d, "below 2^31");
   }
-  if (spec::overlap(a.a, a.c) || spec::overlap(a.b, a.c) || spec::overlap(a.addend, a.c)) {
-    return invalid_argument("gemm: c must not alias a, b or addend");
-  }
+  SWAX_TRY(spec::expect_apart(kOp, {"c", a.c}, {"a", a.a}));
+  SWAX_TRY(spec::expect_apart(kOp, {"c", a.c}, {"b", a.b}));
+  SWAX_TRY(spec::expect_apart(kOp, {"c", a.c}, {"addend", a.addend}));
   if (a.addend.empty()) return ok();
   if (a.accumulate) return invalid_argument("gemm: an addend and accumulate exclude each other");
   SWAX_TRY(spec::expect(kOp, {{"addend", a.addend, out, {m, n}, strided}}));

@@ -32,17 +32,20 @@ Status validate(const RmsNormArgs& a) {
                               {"w_D", a.w_D, spec::value_type(a.w_D), {d}},
                               {"y_TD", a.y_TD, act, {t, d}, kStrided},
                               {"rstd_T", a.rstd_T, kF32, {t}}}));
+  SWAX_TRY(spec::expect_same_or_apart(kOp, {"y_TD", a.y_TD}, {"x_TD", a.x_TD}));
   return check_eps(kOp, a.eps);
 }
 
 Status validate(const RmsNormApplyArgs& a) {
+  constexpr const char* kOp = "rms_norm_apply";
   const DType act = spec::value_type(a.x_TD);
   const int64_t t = a.x_TD.dims[0];
   const int64_t d = a.x_TD.dims[1];
-  return spec::expect("rms_norm_apply", {{"x_TD", a.x_TD, act, {t, d}, kStrided},
-                                         {"w_D", a.w_D, spec::value_type(a.w_D), {d}},
-                                         {"rstd_T", a.rstd_T, kF32, {t}},
-                                         {"y_TD", a.y_TD, act, {t, d}, kStrided}});
+  SWAX_TRY(spec::expect(kOp, {{"x_TD", a.x_TD, act, {t, d}, kStrided},
+                              {"w_D", a.w_D, spec::value_type(a.w_D), {d}},
+                              {"rstd_T", a.rstd_T, kF32, {t}},
+                              {"y_TD", a.y_TD, act, {t, d}, kStrided}}));
+  return spec::expect_same_or_apart(kOp, {"y_TD", a.y_TD}, {"x_TD", a.x_TD});
 }
 
 Status validate(const RmsNormBackwardArgs& a) {
@@ -56,9 +59,8 @@ Status validate(const RmsNormBackwardArgs& a) {
                               {"dy_TD", a.dy_TD, act, {t, d}, kStrided},
                               {"dx_TD", a.dx_TD, act, {t, d}, kStrided},
                               {"dw_D", a.dw_D, kF32, {d}}}));
-  if (spec::overlap(a.dx_TD, a.x_TD)) {
-    return invalid_argument("rms_norm_backward: dx_TD must not alias x_TD");
-  }
+  SWAX_TRY(spec::expect_same_or_apart(kOp, {"dx_TD", a.dx_TD}, {"dy_TD", a.dy_TD}));
+  SWAX_TRY(spec::expect_apart(kOp, {"dx_TD", a.dx_TD}, {"x_TD", a.x_TD}));
   return check_scratch(kOp, a.scratch, rms_norm_backward_scratch(t, d));
 }
 

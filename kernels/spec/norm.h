@@ -1,7 +1,8 @@
-// RMSNorm: y = x * r * w, r_T = 1 / sqrt(mean_D(x^2) + eps). Source: arXiv 1910.07467. y may alias
+// RMSNorm: y = x * r * w, r_T = 1 / sqrt(mean_D(x^2) + eps). Source: arXiv 1910.07467. y may be
 // x in forward. Backward: dx (+)= r (w dy) - x r^3 mean_D(x w dy); dw_D = sum_T dy x r, written,
 // rows added in the fixed blocks of kNormRowBlock rows (left fold inside a block, left fold over
-// blocks). accumulate_dx adds to dx_TD (the residual path). dx may alias dy, not x.
+// blocks). accumulate_dx adds to dx_TD (the residual path). dx may be dy, not x. Else they lie
+// apart.
 //
 // Head norm with output gate (mLSTM): y = sigmoid(o) * (LayerNorm_U(h) * w), LayerNorm per head
 // over U with weight w_NU and no bias, mean_TN and rstd_TN saved. Source: model-spec 1.3

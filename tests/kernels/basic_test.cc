@@ -26,6 +26,23 @@ TEST(Basic, AddIsOneRoundingAndMayAlias) {
   EXPECT_TRUE(
       rig.backend->add(*rig.stream, {f32(out, {kLong}), f32(b, {kLong}), f32(out, {kLong})}).ok());
   for (size_t i = 0; i < a.size(); ++i) ASSERT_EQ(out.data()[i], a[i] + b[i]);
+  std::vector<float> x(24);
+  const Tensor all = f32(x, {24});
+  EXPECT_TRUE(
+      rig.backend->add(*rig.stream, {all.rows(0, 8), all.rows(8, 8), all.rows(16, 8)}).ok());
+  const Status moved =
+      rig.backend->add(*rig.stream, {all.rows(0, 8), all.rows(16, 8), all.rows(1, 8)});
+  EXPECT_EQ(moved.message(), "add: out shares memory with a: must be a itself or apart from it");
+  const Status behind =
+      rig.backend->add(*rig.stream, {all.rows(0, 8), all.rows(16, 8), all.rows(15, 8)});
+  EXPECT_EQ(behind.message(), "add: out shares memory with b: must be b itself or apart from it");
+  // Of another shape, the same elements in place; a row alone has whatever stride it says.
+  const Tensor table = f32(x, {3, 8});
+  EXPECT_TRUE(rig.backend->add(*rig.stream, {all, all, table}).ok());
+  Tensor row = table.rows(0, 1);
+  row.row_stride = 100;
+  EXPECT_TRUE(rig.backend->add(*rig.stream, {table.rows(0, 1), table.rows(1, 1), row}).ok());
+  EXPECT_TRUE(rig.backend->add(*rig.stream, {row, table.rows(1, 1), table.rows(2, 1)}).ok());
 }
 
 TEST(Basic, CastRoundsToNearestEven) {

@@ -82,6 +82,29 @@ TEST(Swiglu, EqualsReferenceForwardAndBackwardInPlace) {
   }
 }
 
+TEST(Swiglu, RefusesGradientsThatLieAcross) {
+  Rig rig = open_rig();
+  std::vector<float> x(48, 1.0F);
+  const Tensor all = f32(x, {12, 4});
+  const auto backward = [&](int64_t da, int64_t db) {
+    return rig.backend
+        ->swiglu_backward(*rig.stream, {all.rows(0, 2), all.rows(2, 2), all.rows(4, 2),
+                                        all.rows(da, 2), all.rows(db, 2)})
+        .code();
+  };
+  EXPECT_EQ(backward(0, 2), Code::kOk);
+  EXPECT_EQ(backward(4, 6), Code::kOk);
+  EXPECT_EQ(backward(8, 10), Code::kOk);
+  EXPECT_EQ(backward(1, 6), Code::kInvalidArgument);  // across a
+  EXPECT_EQ(backward(5, 7), Code::kInvalidArgument);  // across ds
+  EXPECT_EQ(backward(8, 3), Code::kInvalidArgument);  // across b
+  EXPECT_EQ(backward(2, 8), Code::kInvalidArgument);  // da in the place of b
+  EXPECT_EQ(backward(8, 0), Code::kInvalidArgument);  // db in the place of a
+  EXPECT_EQ(backward(8, 4), Code::kInvalidArgument);  // ... of ds
+  EXPECT_EQ(backward(8, 8), Code::kInvalidArgument);  // ... of da
+  EXPECT_EQ(backward(8, 9), Code::kInvalidArgument);  // across da
+}
+
 struct Gates {
   int64_t tokens, dim, heads;
   float cap;

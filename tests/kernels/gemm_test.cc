@@ -1,5 +1,6 @@
 // Goal: every transposition of gemm, strided and accumulating, stays inside the bound of
 // kernels/spec/gemm.h, and the plain form is the chain of fused multiply-adds that it claims to be.
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/cpu/gemm.h"
@@ -194,6 +195,38 @@ TEST(Gemm, PassesNaNOnAndIgnoresOldOutput) {
       EXPECT_EQ(std::isnan(got[0].values[static_cast<size_t>(i)]), i < c.n);
     }
   }
+}
+
+// The columns of the result lie between those of a factor.
+TEST(Gemm, WritesBetweenTheRowsOfAFactor) {
+  const Case c{.m = 5, .n = 6, .k = 7};
+  const Inputs in = inputs(c);
+  const int64_t stride = c.k + c.n;
+  const auto columns = [&](std::vector<float>& both, int64_t first, int64_t count) {
+    Tensor t = Tensor::of(both.data() + first, DType::kF32, {c.m, count});
+    t.row_stride = stride;
+    return t;
+  };
+  const auto run_between = [&](Rig& rig) -> Outputs {
+    std::vector<float> both(static_cast<size_t>(c.m * stride), std::nanf(""));
+    std::vector<float> out;
+    for (int64_t i = 0; i < c.m; ++i) {
+      std::copy_n(in.a.begin() + i * c.k, c.k, both.begin() + i * stride);
+    }
+    GemmArgs g;
+    g.a = columns(both, 0, c.k);
+    g.b = f32(in.b, {c.k, c.n});
+    g.c = columns(both, c.k, c.n);
+    const Status there = rig.backend->gemm(*rig.stream, g);
+    EXPECT_TRUE(there.ok()) << there.to_string();
+    for (int64_t i = 0; i < c.m; ++i) {
+      const auto row = both.begin() + i * stride;
+      EXPECT_TRUE(std::equal(row, row + c.k, in.a.begin() + i * c.k)) << "a was written";
+      out.insert(out.end(), row + c.k, row + stride);
+    }
+    return {{"c", out}};
+  };
+  check_op(run_between, wants(c, in));
 }
 
 TEST(Gemm, RefusesWrongArguments) {

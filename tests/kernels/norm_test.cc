@@ -104,6 +104,56 @@ TEST(RmsNorm, AccumulatesIntoTheResidualGradient) {
   EXPECT_TRUE(same_bits("dw", dw.values(), plain[3].values));
 }
 
+// An op that may work in place takes an output that is the input or apart from it; between them
+// rows would be read after they were written.
+TEST(RmsNorm, RefusesRowsThatLieAcross) {
+  Rig rig = open_rig();
+  std::vector<float> memory(5 * 8, 1.0F), w(4, 1.0F), rstd(4);
+  const auto at = [&](int64_t element, int64_t stride) {
+    Tensor t = Tensor::of(memory.data() + element, DType::kF32, {4, 4});
+    t.row_stride = stride;
+    return t;
+  };
+  const auto norm = [&](const Tensor& x, const Tensor& y) {
+    const Status formed =
+        rig.backend->rms_norm(*rig.stream, {x, f32(w, {4}), y, f32(rstd, {4}), kEps});
+    const Status again =
+        rig.backend->rms_norm_apply(*rig.stream, {x, f32(w, {4}), f32(rstd, {4}), y});
+    EXPECT_EQ(formed.code(), again.code());
+    return formed.code();
+  };
+  EXPECT_EQ(norm(at(0, 4), at(0, 4)), Code::kOk);
+  EXPECT_EQ(norm(at(0, 4), at(16, 4)), Code::kOk);
+  EXPECT_EQ(norm(at(0, 8), at(4, 8)), Code::kOk);  // rows between each other
+  EXPECT_EQ(norm(at(4, 8), at(0, 8)), Code::kOk);
+  EXPECT_EQ(norm(at(0, 4), at(4, 4)), Code::kInvalidArgument);
+  EXPECT_EQ(norm(at(4, 4), at(0, 4)), Code::kInvalidArgument);
+  EXPECT_EQ(norm(at(0, 4), at(0, 8)), Code::kInvalidArgument);
+  EXPECT_EQ(norm(at(0, 8), at(3, 8)), Code::kInvalidArgument);
+  EXPECT_EQ(norm(at(0, 8), at(5, 8)), Code::kInvalidArgument);
+  std::vector<float> x(16, 1.0F), dw(4),
+      scratch(static_cast<size_t>(rms_norm_backward_scratch(4, 4)));
+  RmsNormBackwardArgs b;
+  b.x_TD = f32(x, {4, 4});
+  b.w_D = f32(w, {4});
+  b.rstd_T = f32(rstd, {4});
+  b.dy_TD = at(0, 4);
+  b.dx_TD = at(4, 4);
+  b.dw_D = f32(dw, {4});
+  b.scratch = f32(scratch, {static_cast<int64_t>(scratch.size())});
+  EXPECT_EQ(rig.backend->rms_norm_backward(*rig.stream, b).code(), Code::kInvalidArgument);
+  b.dx_TD = at(16, 4);
+  EXPECT_TRUE(rig.backend->rms_norm_backward(*rig.stream, b).ok());
+  b.dy_TD = f32(x, {4, 4});
+  b.x_TD = at(0, 8);
+  b.dx_TD = at(4, 8);  // between the rows of x
+  EXPECT_TRUE(rig.backend->rms_norm_backward(*rig.stream, b).ok());
+  b.dx_TD = at(3, 8);
+  EXPECT_EQ(rig.backend->rms_norm_backward(*rig.stream, b).code(), Code::kInvalidArgument);
+  b.dx_TD = b.x_TD;
+  EXPECT_EQ(rig.backend->rms_norm_backward(*rig.stream, b).code(), Code::kInvalidArgument);
+}
+
 TEST(RmsNorm, ChecksNoticePlantedBugsAndNaN) {
   RmsInputs in = rms_inputs(20, 48);
   Rig rig = open_rig();
