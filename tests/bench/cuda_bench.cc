@@ -9,6 +9,8 @@
 #include <thread>
 #include <utility>
 
+#include "proto/base/ids.h"
+
 namespace swax::bench {
 namespace {
 
@@ -99,12 +101,23 @@ Tensor Bench::make(DType dtype, std::initializer_list<int64_t> dims) {
 }
 
 Tensor Bench::raw(DType dtype, std::initializer_list<int64_t> dims) {
+  constexpr int64_t kMemory = int64_t{32} << 30;
+  constexpr int64_t kAlign = 256;
+  if (memory.data() == nullptr) {
+    Result<Buffer> b = backend->allocate(kMemory, MemoryKind::kDevice);
+    must(b.status());
+    memory = std::move(b).value();
+  }
   Tensor t = Tensor::of(nullptr, dtype, dims);
-  Result<Buffer> b = backend->allocate(t.bytes(), MemoryKind::kDevice);
-  must(b.status());
-  t.data = b->data();
-  memory.push_back(std::move(b).value());
+  if (t.bytes() > kMemory - used) must(resource_exhausted("the buffers of an op pass 32 GiB"));
+  t.data = static_cast<char*>(memory.data()) + used;
+  used += round_up(t.bytes(), kAlign);
   return t;
+}
+
+void Bench::clear() {
+  must(backend->sync(*stream));
+  used = 0;
 }
 
 bool Bench::wanted(const std::string& name) const {
@@ -159,7 +172,7 @@ double Bench::copy_seconds(int64_t moved) {
   };
   // A long copy of a graph goes by way of the copy engine, which is slower: the better one counts.
   const double s = std::min(time(copy), time_plain(copy));
-  memory.clear();
+  clear();
   return copies_[moved] = s;
 }
 
@@ -194,15 +207,15 @@ void Bench::print_flops(const std::string& name, double count, double seconds) c
 void Bench::bytes(const std::string& name, double moved, const std::function<Run()>& prepare) {
   if (!wanted(name)) return;
   const double s = time(prepare());
-  memory.clear();
+  clear();
   print_bytes(name, moved, s);
-  memory.clear();
+  clear();
 }
 
 void Bench::flops(const std::string& name, double count, const std::function<Run()>& prepare) {
   if (!wanted(name)) return;
   print_flops(name, count, time(prepare()));
-  memory.clear();
+  clear();
 }
 
 }  // namespace swax::bench

@@ -75,7 +75,7 @@ double loss_seconds(Bench& b, int64_t vocab, float cap) {
     g.trans_b = true;
     return b.backend->gemm(*b.stream, g);
   });
-  b.memory.clear();
+  b.clear();
   return s;
 }
 
@@ -86,7 +86,7 @@ void losses(Bench& b) {
     if (!b.wanted(name)) continue;
     b.print_bytes(name, static_cast<double>(kLossRows * kVocab) * 4.0,
                   loss_seconds(b, kVocab, cap));
-    b.memory.clear();
+    b.clear();
   }
   const std::string narrow = "cross_entropy 8192 rows of 8";
   if (!b.wanted(narrow)) return;
@@ -299,7 +299,7 @@ void head_and_loss(Bench& b) {
     const Run run = [&](int) { return head_step(b, h); };
     b.print_flops(name + ", rested", count, b.time_rested(run));
     b.print_flops(name + ", sustained", count, b.time(run));
-    b.memory.clear();
+    b.clear();
   }
 }
 
