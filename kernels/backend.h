@@ -114,8 +114,8 @@ class Backend {
   virtual void begin_region(Stream&) {}
   virtual Status end_region(Stream&) { return ok(); }
   // Calls between begin_capture and end_capture are kept, not run; launch_graph runs them all with
-  // the arguments they had. Only where can_capture(). Every product must have its form (see
-  // choose).
+  // the arguments they had, on the stream that they were captured on (kInvalidArgument on another).
+  // Only where can_capture(). Every product must have its form (see choose).
   virtual bool can_capture() const { return false; }
   virtual Status begin_capture(Stream&) {
     return failed_precondition("this backend has no graphs");

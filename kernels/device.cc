@@ -1,6 +1,13 @@
 #include "kernels/device.h"
 
+#include <atomic>
+
 namespace swax {
+
+uint64_t Stream::next_id() {
+  static std::atomic<uint64_t> last{0};
+  return ++last;
+}
 
 Buffer& Buffer::operator=(Buffer&& o) noexcept {
   if (this == &o) return *this;

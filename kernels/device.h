@@ -28,7 +28,15 @@ constexpr int64_t stream_workspace_bytes(BackendKind kind) {
 // Opaque per backend; made by Backend::make_stream.
 class Stream {
  public:
+  Stream() : id_(next_id()) {}
   virtual ~Stream() = default;
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  uint64_t id() const { return id_; }  // of no other stream of the process, earlier ones included
+
+ private:
+  static uint64_t next_id();
+  uint64_t id_;
 };
 
 // A point in a stream. 0 is the event that is always complete.

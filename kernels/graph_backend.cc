@@ -55,7 +55,7 @@ Status GraphBackend::end_region(Stream& s) {
       return make_all(s);
     }
     words_.clear();
-    words_.push_back(reinterpret_cast<uint64_t>(&s));  // a stream has its own workspace
+    words_.push_back(s.id());  // a stream has its own workspace
     for (const Call& c : calls_) append_words(c, words_);
     const Hash128 key = xxh3_128(words_.data(), words_.size() * sizeof(uint64_t));
     const auto at = graphs_.find(key);

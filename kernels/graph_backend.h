@@ -1,6 +1,6 @@
 // Regions of a backend as graphs. The calls of a region are put off to its end. A region whose
-// calls all had the same arguments before (every address, shape and number, under a 128-bit hash)
-// runs as the device graph that was made of them; a new one runs call by call, and becomes a graph
+// calls all had the same arguments before (stream, every address, shape and number, under a 128-bit
+// hash) runs as the device graph that was made of them; a new one runs call by call, and becomes a graph
 // when it comes a second time. So a graph never runs in the place of other calls, whatever changes
 // between steps: windows, slots, places of gradients. Same bits as the inner backend; errors of
 // put-off calls show at the end of the region. Calls outside regions, and whatever is not an op of

@@ -2,6 +2,8 @@
 
 #include <string>
 
+#include "proto/base/text.h"
+
 namespace swax::cuda {
 
 Status status_of(cudaError_t error, const char* where, const char* call) {
@@ -15,6 +17,14 @@ Status status_of(cudaError_t error, const char* where, const char* call) {
 
 Status last_launch(const char* where) {
   return status_of(cudaGetLastError(), where, "kernel launch");
+}
+
+Status need_registers(const char* op, const void* kernel, int registers) {
+  cudaFuncAttributes found{};
+  SWAX_TRY(status_of(cudaFuncGetAttributes(&found, kernel), op, "cudaFuncGetAttributes"));
+  if (found.numRegs == registers) return ok();
+  return internal_error(std::string(op) + ": compiled with " + to_text(int64_t{found.numRegs}) +
+                        " registers a thread: its roles need " + to_text(int64_t{registers}));
 }
 
 Status need_data(const char* op, std::initializer_list<const Tensor*> tensors) {

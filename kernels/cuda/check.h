@@ -19,6 +19,8 @@ Status status_of(cudaError_t error, const char* where, const char* call);
 Status last_launch(const char* where);
 // kInvalidArgument when one of them has a shape but no memory. Absent optional tensors are fine.
 Status need_data(const char* op, std::initializer_list<const Tensor*> tensors);
+// kInternal when the kernel was compiled with another number of registers a thread.
+Status need_registers(const char* op, const void* kernel, int registers);
 
 }  // namespace swax::cuda
 

@@ -36,12 +36,6 @@ int64_t byte_stride(const Tensor& t) { return t.row_stride * dtype_bytes(t.dtype
 
 }  // namespace
 
-CudaStream::~CudaStream() {
-  cudaStreamSynchronize(handle_);
-  cudaFree(workspace_);
-  cudaStreamDestroy(handle_);
-}
-
 Result<std::unique_ptr<CudaBackend>> CudaBackend::open(int ordinal) {
   int count = 0;
   const cudaError_t found = cudaGetDeviceCount(&count);
@@ -109,16 +103,9 @@ Result<Buffer> CudaBackend::allocate(int64_t bytes, MemoryKind kind) {
 
 Result<std::unique_ptr<Stream>> CudaBackend::make_stream() {
   SWAX_TRY(use_device());
-  void* workspace = nullptr;
   ++allocations_;
-  SWAX_CUDA_TRY("make_stream", cudaMalloc(&workspace, kStreamWorkspace));
-  cudaStream_t handle = nullptr;
-  const cudaError_t error = cudaStreamCreateWithFlags(&handle, cudaStreamNonBlocking);
-  if (error != cudaSuccess) {
-    cudaFree(workspace);
-    return status_of(error, "make_stream", "cudaStreamCreateWithFlags");
-  }
-  return std::unique_ptr<Stream>(std::make_unique<CudaStream>(handle, workspace));
+  SWAX_ASSIGN(auto stream, CudaStream::make());
+  return std::unique_ptr<Stream>(std::move(stream));
 }
 
 Event CudaBackend::record(Stream& s) { return events_.record(raw(s)); }
@@ -165,14 +152,16 @@ Result<std::string> CudaBackend::choose(Stream& s, std::span<const GemmArgs> pro
   return gemm_->choose(stream.handle(), stream.workspace(), products);
 }
 
-Status CudaBackend::begin_capture(Stream& s) { return cuda::begin_capture(raw(s)); }
+Status CudaBackend::begin_capture(Stream& s) {
+  return cuda::begin_capture(static_cast<CudaStream&>(s));
+}
 
 Result<std::unique_ptr<DeviceGraph>> CudaBackend::end_capture(Stream& s) {
-  return cuda::end_capture(raw(s));
+  return cuda::end_capture(static_cast<CudaStream&>(s));
 }
 
 Status CudaBackend::launch_graph(Stream& s, DeviceGraph& graph) {
-  return static_cast<CudaGraph&>(graph).launch(raw(s));
+  return static_cast<CudaGraph&>(graph).launch(static_cast<CudaStream&>(s));
 }
 
 Result<std::unique_ptr<Backend>> open_cuda_backend(int ordinal) {

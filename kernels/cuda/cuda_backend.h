@@ -14,25 +14,11 @@
 #include <string>
 
 #include "kernels/backend.h"
+#include "kernels/cuda/cuda_stream.h"
 #include "kernels/cuda/events.h"
 #include "kernels/cuda/gemm.h"
 
 namespace swax::cuda {
-
-class CudaStream final : public Stream {
- public:
-  CudaStream(cudaStream_t handle, void* workspace) : handle_(handle), workspace_(workspace) {}
-  ~CudaStream() override;
-  CudaStream(const CudaStream&) = delete;
-  CudaStream& operator=(const CudaStream&) = delete;
-  cudaStream_t handle() const { return handle_; }
-  void* workspace() const { return workspace_; }  // kStreamWorkspace bytes, of this stream alone
-
- private:
-  cudaStream_t handle_;
-  void* workspace_;
-};
-inline cudaStream_t raw(Stream& s) { return static_cast<CudaStream&>(s).handle(); }
 
 class CudaBackend final : public Backend {
  public:

@@ -17,15 +17,12 @@
 #include <string>
 #include <string_view>
 
+#include "kernels/cuda/cuda_stream.h"
 #include "kernels/cuda/gemm_choice.h"
-#include "kernels/device.h"
 #include "kernels/spec/gemm.h"
 #include "proto/base/status.h"
 
 namespace swax::cuda {
-
-// Of each stream: for cuBLASLt (what NVIDIA advises for Hopper) and for partial sums of other ops.
-constexpr int64_t kStreamWorkspace = stream_workspace_bytes(BackendKind::kCuda);
 
 class Gemm {
  public:

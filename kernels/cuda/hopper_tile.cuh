@@ -10,8 +10,8 @@ namespace swax::cuda {
 constexpr int kTileColumns = 128;
 constexpr int kTileRows = 128;
 constexpr int kTileBytes = kTileRows * kTileColumns * 2;
-constexpr size_t kSharedMax = 232448;  // bytes that a block may have
 constexpr int kRoleThreads = 3 * 128;  // one warpgroup copies, two compute
+constexpr int kRoleRegisters = 168;    // of a thread, before they are shared out
 constexpr float kLog2E = 1.44269504088896341F;
 
 // A [128 or 64 rows, 128] tile as two blocks of 64 columns.

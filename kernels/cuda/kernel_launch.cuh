@@ -13,11 +13,16 @@
 
 namespace swax::cuda {
 
+constexpr size_t kSharedMax = 232448;  // bytes that a block may have
+
 struct Launch {
   dim3 grid;
   dim3 block;
   size_t shared_bytes = 0;
   cudaStream_t stream = nullptr;
+  // Of a thread, where roles take registers from each other: a kernel compiled with another number
+  // is refused, since with fewer its roles would wait for ever. 0: any number.
+  int registers = 0;
 };
 
 template <typename... Params>
@@ -30,6 +35,7 @@ Status launch(const char* op, const Launch& l, void (*kernel)(Params...),
                                             static_cast<int>(l.shared_bytes)),
                        op, "cudaFuncSetAttribute"));
   }
+  if (l.registers != 0) SWAX_TRY(need_registers(op, entry, l.registers));
   void* pointers[] = {static_cast<void*>(&args)...};
   return status_of(cudaLaunchKernel(entry, l.grid, l.block, pointers, l.shared_bytes, l.stream), op,
                    "cudaLaunchKernel");

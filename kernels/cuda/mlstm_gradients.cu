@@ -312,7 +312,7 @@ Status launch_mlstm_gradients(CUstream_st* stream, const MlstmTuned& x,
   p.dv = rows_of(a.dv_TNU);
   p.items = kPieces * x.chunks * x.heads;
   const auto blocks = static_cast<unsigned>(std::min<int64_t>(kOneWave, p.items));
-  const Launch l{blocks, kRoleThreads, kSharedBytes, stream};
+  const Launch l{blocks, kRoleThreads, kSharedBytes, stream, kRoleRegisters};
   return launch(op, l, gradients_kernel, p);
 }
 

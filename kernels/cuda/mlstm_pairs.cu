@@ -276,7 +276,7 @@ Status launch_mlstm_pairs(CUstream_st* stream, const MlstmTuned& x, const Tensor
   p.x = x;
   p.items = kMlstmTiles * x.chunks * x.heads;
   const auto blocks = static_cast<unsigned>(std::min<int64_t>(kOneWave, p.items));
-  const Launch l{blocks, kRoleThreads, kSharedBytes, stream};
+  const Launch l{blocks, kRoleThreads, kSharedBytes, stream, kRoleRegisters};
   return launch("mlstm_backward", l, pairs_kernel, p);
 }
 

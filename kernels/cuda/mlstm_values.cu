@@ -226,7 +226,7 @@ Status launch_mlstm_values(CUstream_st* stream, const MlstmTuned& x, const Tenso
   SWAX_TRY(tile_map("mlstm", states, kTileRows, &p.state));
   p.x = x;
   p.out = {static_cast<__nv_bfloat16*>(h.data), h.row_stride};
-  const Launch l{mlstm_block_grid(x), kRoleThreads, kSharedBytes, stream};
+  const Launch l{mlstm_block_grid(x), kRoleThreads, kSharedBytes, stream, kRoleRegisters};
   return launch("mlstm", l, values_kernel, p);
 }
 

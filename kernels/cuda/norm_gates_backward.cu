@@ -28,7 +28,8 @@
 namespace swax::cuda {
 namespace {
 
-// Of a thread, from the 168 that each has at the start.
+// Of a thread, from those that each has at the start.
+constexpr int kRegisters = 168;
 constexpr int kFeederRegisters = 40;
 constexpr int kColumnsRegisters = 232;
 
@@ -169,6 +170,7 @@ Status run_once(Stream& s, const RmsNormGatesBackwardArgs& g) {
   l.block = dim3(kBlock);
   l.shared_bytes = sizeof(Shared<kCluster, kGates>);
   l.stream = raw(s);
+  l.registers = kRegisters;
   SWAX_TRY(launch("rms_norm_gates_backward", l, norm_gates_backward_kernel<kCluster, kGates>, a));
   const auto folds = static_cast<unsigned>((1 + 2 * a.heads) * kDim / kFoldCols);
   launch_early(raw(s), norm_gates_fold, folds, kWarp * kFoldRuns, a, static_cast<int>(kDim));

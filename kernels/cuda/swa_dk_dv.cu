@@ -287,7 +287,8 @@ __global__ void __launch_bounds__(kRoleThreads, 1) dk_dv_kernel(const __grid_con
 }  // namespace
 
 Status launch_swa_dk_dv(CUstream_st* stream, const SwaBackwardParams& p) {
-  const Launch l{swa_blocks(p.band.tokens, p.kv_heads), kRoleThreads, sizeof(Shared), stream};
+  const Launch l{swa_blocks(p.band.tokens, p.kv_heads), kRoleThreads, sizeof(Shared), stream,
+                 kRoleRegisters};
   return p.kept.tiles == nullptr ? launch("swa_backward", l, dk_dv_kernel<false>, p)
                                  : launch("swa_backward", l, dk_dv_kernel<true>, p);
 }

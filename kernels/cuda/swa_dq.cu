@@ -188,7 +188,7 @@ __global__ void __launch_bounds__(kRoleThreads, 1) dq_kernel(const __grid_consta
 template <int kPlaces>
 Status launch_with(CUstream_st* stream, const Params& p) {
   const unsigned blocks = swa_blocks(p.band.tokens, p.heads);
-  const Launch l{blocks, kRoleThreads, sizeof(Shared<kPlaces>), stream};
+  const Launch l{blocks, kRoleThreads, sizeof(Shared<kPlaces>), stream, kRoleRegisters};
   return launch("swa_backward", l, dq_kernel<kPlaces>, p);
 }
 

@@ -226,7 +226,8 @@ Status launch_swa_tuned(CUstream_st* stream, const SwaArgs& a) {
   p.heads = static_cast<int>(a.q_THE.dims[1]);
   p.group = static_cast<int>(a.q_THE.dims[1] / a.k_TGE.dims[1]);
   p.scale = a.scale;
-  const Launch l{swa_blocks(p.band.tokens, p.heads), kRoleThreads, sizeof(Shared), stream};
+  const Launch l{swa_blocks(p.band.tokens, p.heads), kRoleThreads, sizeof(Shared), stream,
+                 kRoleRegisters};
   return launch("swa", l, forward_kernel, p);
 }
 

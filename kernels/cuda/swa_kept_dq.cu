@@ -164,7 +164,8 @@ __global__ void __launch_bounds__(kRoleThreads, 1)
 
 Status launch_swa_kept_dq(CUstream_st* stream, const SwaBackwardParams& p) {
   const auto blocks = static_cast<unsigned>(std::min<int64_t>(kSwaBlocks, Piece::count(p)));
-  return launch("swa_backward", {blocks, kRoleThreads, sizeof(Shared), stream}, kept_dq_kernel, p);
+  return launch("swa_backward", {blocks, kRoleThreads, sizeof(Shared), stream, kRoleRegisters},
+                kept_dq_kernel, p);
 }
 
 }  // namespace swax::cuda

@@ -125,6 +125,23 @@ TEST_F(GraphBackendTest, CallsOutsideRunAtOnceAndInOrder) {
   expect_x(10.0F, 10.0F);
 }
 
+// A graph uses the memory of the stream that it was captured on: a stream made later is another
+// one, also where it lies at the same address.
+TEST_F(GraphBackendTest, AnotherStreamIsAnotherRegion) {
+  const Tensor tx = f32(x_, {4}), ty = f32(y_, {4});
+  for (int streams = 1; streams <= 3; ++streams) {
+    auto stream = graphs_.make_stream();
+    ASSERT_TRUE(stream.ok());
+    for (int i = 0; i < 3; ++i) {
+      graphs_.begin_region(**stream);
+      ASSERT_TRUE(graphs_.add(**stream, {.a = tx, .b = ty, .out = tx}).ok());
+      ASSERT_TRUE(graphs_.end_region(**stream).ok());
+    }
+    EXPECT_EQ(graphs_.counts().direct, streams);
+    EXPECT_EQ(graphs_.counts().captured, streams);
+  }
+}
+
 // A writer of checkpoints waits for its own stream while a region is open elsewhere.
 TEST_F(GraphBackendTest, AnotherThreadsSyncLeavesTheRegionAlone) {
   auto other = graphs_.make_stream();
